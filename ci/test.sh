@@ -4,7 +4,8 @@
 #   bash ci/test.sh [--slow] [OPTIONS of pytest]
 #
 # --slow adds the tests marked slow and the named checks of ci/extras.sh (gigabytes of downloads).
-# Two tests run at a time. Tests that time the host judge no time, so a second test can disturb samples but not verdicts.
+# Three tests run at a time, because many of them wait. They judge no time, so another test can disturb samples but not
+# verdicts.
 
 # shellcheck source-path=SCRIPTDIR source=_setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/_setup.sh"
@@ -28,7 +29,7 @@ step "lint and types"
 "$python" -m mypy gpubench suites collectors reports ci
 
 step "tests"
-"$python" -m pytest -n 2 --dist worksteal "$@"
+"$python" -m pytest -n 3 --dist worksteal "$@"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gpubench.api import report as gb
 
 from . import _svg as svg
-from ._texts import Anchors, basis_text, interval_text, link, secondary_text, share_brief
+from ._texts import Anchors, basis_text, interval_text, link, secondary_text, share_brief, tile
 from ._web import fragment
 
 _NONE = "–"
@@ -26,16 +26,18 @@ _STOPS = {  # why sampling ended, by `Series.stop`
 }
 
 
-def heads(summary: gb.Summary) -> tuple[str, ...]:
+def heads(summary: gb.Summary, has_roof: bool = True) -> tuple[str, ...]:
     """Return the heads of the columns that `figure_cells` fills.
 
     With replicates the interval is between the processes."""
-    return ("median", summary.interval_name, "% of peak", "noise within process", "between processes", "bound by")
+    shares = ("% of peak", *(("of roof",) if has_roof else ()))
+    return ("median", summary.interval_name, *shares, "noise within process", "between processes", "bound by")
 
 
-def figure_cells(case: gb.ListedCase) -> tuple[str, ...]:
+def figure_cells(case: gb.ListedCase, has_roof: bool = True) -> tuple[str, ...]:
     """Return the cells of a case under the heads of `heads`; a dash for an empty text."""
-    cells = (case.median, case.interval, case.share, case.within, case.between, case.bound)
+    shares = (case.share, *case.shares[-1:]) if has_roof else (case.share,)
+    cells = (case.median, case.interval, *shares, case.within, case.between, case.bound)
     return tuple(text or _NONE for text in cells)
 
 
@@ -309,6 +311,7 @@ class Blocks:
             "title": _count_text(len(suite.cases), len(spreads)),
             "ended": _ended_text(spreads),
             "constants": suite.constants,
+            "tiles": [tile(value, self._anchors) for value in suite.leading],
             "cases": list(map(self._block, suite.cases)),
         }
 
@@ -317,7 +320,8 @@ class Blocks:
         spread = case.spread
         details: dict[str, Any] | None = None
         packed: int | None = None
-        if self.room.opens(spread):
+        figures = figure_cells(case)
+        if self.room.opens(spread) and spread.status != "skipped":
             details = _details(self.summary, spread)
             if not self.room.inline:
                 self.packed.append(fragment("case.html", "more", details))
@@ -330,7 +334,8 @@ class Blocks:
             "link": link(anchor),
             "status": spread.status,
             "state": case.ended or spread.status,
-            "figures": figure_cells(case),
+            "figures": figures,
+            "is_empty": set(figures) == {_NONE},
             "beside": secondary_text(self.summary.secondary_figures(spread)) if spread.figure else "",
             "reason": reason_text(spread),
             "details": details,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,9 @@ from urllib.parse import quote
 
 from gpubench.api import report as gb
 
-EXPECTED_NOTE = (
-    "Of data sheet: the share of the peak in the vendor's data sheet. Of expected: compared with what this model of "
-    "GPU reached on other machines."
-)
+from . import _svg as svg
+
+_SCALE = 0.05  # the greatest distance from the median, as a fraction of it, on the picture of the samples
 DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data sheet."
 
 
@@ -38,33 +38,32 @@ class Anchors:
 def head(summary: gb.Summary) -> dict[str, Any]:
     """Return the head of the page of a run: its overview as texts, with links to the cases and suites."""
     run_overview, anchors = gb.overview(summary), Anchors.of(summary)
+    ticks = f"Ticks: samples, within ± {gb.units.percent(_SCALE, 0)} of the median."
     return {
         "devices": run_overview.devices or ("No device",),
         "conditions": run_overview.conditions,
         "trust": trust_text(run_overview),
         "is_trusted": not run_overview.doubts,
-        "tiles": [_tile(value, anchors) for value in run_overview.values],
-        "note": key_note(run_overview),
-        "limitations": run_overview.limitations,
+        "groups": [
+            (group, [tile(value, anchors) for value in values])
+            for group, values in itertools.groupby(run_overview.values, lambda value: value.group)
+        ],
+        "note": f"{key_note(run_overview)} {ticks}".strip(),
+        "limitations": run_overview.notes,
         "suites": [(line, f"#{suite_anchor(line.name)}", seconds_text(line.seconds)) for line in run_overview.suites],
     }
 
 
 def trust_text(run_overview: gb.Overview) -> str:
-    """Return `Trustworthy: yes`, or `Trustworthy: no, because …`."""
-    return run_overview.trust[:1].upper() + run_overview.trust[1:]
+    """Return `Trustworthy: yes`, or `Trustworthy: no, 2 reasons`, which are the first of `Overview.notes`."""
+    return run_overview.brief_trust[:1].upper() + run_overview.brief_trust[1:]
 
 
 def key_note(run_overview: gb.Overview) -> str:
     """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
-    if run_overview.has_expectations:
-        return EXPECTED_NOTE
-    return DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
-
-
-def has_several_devices(run_overview: gb.Overview) -> bool:
-    """Return True if the key figures are of more than one device, so that each must name its device."""
-    return len({value.devices[:1] for value in run_overview.values}) > 1
+    expected = run_overview.expected_note
+    sheet = DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
+    return f"{sheet} {expected[:1].upper()}{expected[1:]}{'.' if expected else ''}".strip()
 
 
 def share_text(share: float | None) -> str:
@@ -77,19 +76,30 @@ def seconds_text(seconds: float) -> str:
     return gb.units.duration(seconds) if seconds > 0 else ""
 
 
-def _tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
+def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
     """Return a key figure as texts; `bar` is its share of the data sheet's peak in per cent, None if unknown."""
     spec = value.of_spec
     return {
         "title": value.title,
         "device": "+".join(value.devices) if anchors.with_devices else "",
         "text": value.figure.text,
+        "interval": value.figure.half_width_text,
+        "direction": f"{value.figure.better} is better",
+        "samples": _ticks(value),
         "of_spec": share_text(spec),
         "bar": round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
         "of_expected": share_text(value.of_expected),
         "is_below": value.is_below_expectation,
         "link": link(anchors.case(value.case_id, value.devices)),
     }
+
+
+def _ticks(value: gb.KeyValue) -> str:
+    """Return the path of a picture, 100 wide: a tick for each place on which a sample lies, the median at 50."""
+    middle = value.figure.interval.centre
+    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if middle)
+    places = {round(50 + 49 * min(max(reach, -1), 1)) for reach in reaches} if len(value.samples) > 1 else ()
+    return "".join(f"M{svg.number(place)} 0v6" for place in sorted(places))
 
 
 def suite_anchor(name: str) -> str:
@@ -108,7 +118,8 @@ LEGEND = (
     "samples; of fewer than six samples, half their range. Noise within process: 1.4826 · MAD / median. Neither "
     "predicts what another process would measure. Between processes: the standard deviation (n - 1) of the medians of "
     "at least three new processes over their mean. % of peak: compared with the data sheet; where that is unknown, "
-    "with the peak at the clock measured during the case."
+    "with the peak at the clock measured during the case. Of roof: compared with that peak or, if less, with what the "
+    "rate of reading memory in this run allows for the bytes of the case."
 )
 REPLICATED = (
     " Each replicate ran in new processes: the median of a case is the median of its replicates, 95 % of processes "
@@ -121,6 +132,7 @@ _BASES: dict[str, str] = {
     "spec": "peak (data sheet)",
     "clock": "peak at the measured clock",
     "best": "best of this run",
+    "roof": "the roof",
 }
 _PARTIAL = "The run was interrupted before all cases were measured; `gpubench run --resume` continues it."
 _BESIDE = 8  # the most figures beside a headline that are written out

@@ -42,7 +42,7 @@ def _newest_event(trend: gb.Trend) -> tuple[str, str]:
     event = trend.newest_event
     if event is None:
         return trend.state, "quiet"
-    return f"{event.effect_text} from {_time_of(trend, event.start)}", "bad" if event.is_worse else "good"
+    return f"{event.noted_text} from {_time_of(trend, event.start)}", "bad" if event.is_worse else "good"
 
 
 def _time_of(trend: gb.Trend, index: int) -> str:
@@ -66,7 +66,7 @@ def _chart(trend: gb.Trend) -> Chart:
     parts += _intervals(trend, across, up)
     parts += [svg.polyline([(across.place(x), up.place(y)) for x, y in enumerate(trend.values)], "line c0")]
     ends_of_levels = [(level.start, level.end, level.first, level.last) for level in trend.levels]
-    parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.state == "changed"]
+    parts += [_level(*ends, across, up) for ends in ends_of_levels if trend.changes or trend.drifts or trend.states]
     parts += _dots(trend, across, up)
     span = f"{len(moments)} runs from {_time_of(trend, 0)} to {_time_of(trend, -1)}"
     newest = gb.units.quantity(trend.values[-1], line.unit)

@@ -240,15 +240,19 @@ class _Suite:
 
     def __init__(self, suite: gb.ListedSuite, summary: gb.Summary) -> None:
         self.name, self.constants, self.summary = suite.name, suite.constants, summary
+        self.leading = list(_key_figures(suite.leading, suite.interval_name)) if suite.leading else []
         self.lines = sorted(suite.cases, key=_rank)
         beside = {
             id(line): _texts.secondary_text(summary.secondary_figures(line.spread)) if line.median else ""
             for line in self.lines
         }
         has_more = any(beside.values())
-        self.heads = ("case", *heads(summary), *(("also",) if has_more else ()), "state")
+        has_roof = any(line.shares[-1] for line in self.lines)
+        self.heads = ("case", *heads(summary, has_roof), *(("also",) if has_more else ()), "state")
         also = [(gb.escape(beside[id(line)]),) if has_more else () for line in self.lines]
-        self.rows = [f"| {' | '.join(_cells(line, more))} |" for line, more in zip(self.lines, also, strict=True)]
+        self.rows = [
+            f"| {' | '.join(_cells(line, has_roof, more))} |" for line, more in zip(self.lines, also, strict=True)
+        ]
         self.derived = gb.tables(summary, suite.name)
 
 
@@ -273,7 +277,7 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
     rows = [line.spread.row for suite in suites for line in suite.lines]
     all_notices = _texts.notices(summary, rows)
     parts = [
-        *_head_lines(gb.overview(summary)),
+        *_head_lines(gb.overview(summary), summary.interval_name),
         *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES]),
     ]
     if kept is not None:
@@ -287,17 +291,19 @@ def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str
     return "\n".join(parts) + "\n"
 
 
-def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
+def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
     """Yield the head of the document in parts that newlines join."""
     yield f"# gpubench: {gb.escape('; '.join(run_overview.devices) or 'no device')}\n"
     yield gb.escape(" · ".join(run_overview.conditions))
     if run_overview.values:
         yield ""
-        yield from _key_figures(run_overview)
+        yield from _key_figures(run_overview.values, interval_name, grouped=True)
+        if note := _texts.key_note(run_overview):
+            yield f"\n{gb.escape(note)}"
     yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
-    if run_overview.limitations:
+    if run_overview.notes:
         yield ""
-    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.limitations)
+    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.notes)
     if run_overview.suites:
         yield ""
         lines = (
@@ -308,26 +314,27 @@ def _head_lines(run_overview: gb.Overview) -> Iterator[str]:
         )
 
 
-def _key_figures(run_overview: gb.Overview) -> Iterator[str]:
-    """Yield the table of key figures with its note, in parts that newlines join; an unneeded column is left out."""
-    with_device = _texts.has_several_devices(run_overview)
-    columns = ("key figure", *(("device",) if with_device else ()), "median", "of data sheet")
-    columns += ("of expected",) if run_overview.has_expectations else ()
-    yield from table(columns, (_key_cells(value, with_device)[: len(columns)] for value in run_overview.values))
-    if note := _texts.key_note(run_overview):
-        yield f"\n{gb.escape(note)}"
+def _key_figures(values: Sequence[gb.KeyValue], interval_name: str, grouped: bool = False) -> Iterator[str]:
+    """Yield the table of key figures in parts that newlines join; an unneeded column is left out."""
+    cells = list(map(_key_cells, values))
+    several = len({value.devices[:1] for value in values}) > 1
+    device, group = "device" if several else "", "group" if grouped else ""
+    heads = (group, "key figure", device, "median", interval_name, "better", "of data sheet", "of expected")
+    needed = [column for column, head in enumerate(heads) if head and any(row[column] for row in cells)]
+    yield from table([heads[column] for column in needed], ([row[column] for column in needed] for row in cells))
 
 
-def _key_cells(value: gb.KeyValue, with_device: bool) -> tuple[str, ...]:
-    device = (gb.escape("+".join(value.devices)),) if with_device else ()
+def _key_cells(value: gb.KeyValue) -> tuple[str, ...]:
     reached = _texts.share_text(value.of_expected)
-    expected = f"**{reached}**" if value.is_below_expectation else reached
     return (
+        gb.escape(value.group),
         gb.escape(value.title),
-        *device,
+        gb.escape("+".join(value.devices)),
         f"**{gb.escape(value.figure.text)}**",
+        value.figure.half_width_text,
+        value.figure.better,
         _texts.share_text(value.of_spec),
-        expected,
+        f"**{reached}**" if value.is_below_expectation else reached,
     )
 
 
@@ -343,21 +350,23 @@ def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
         )
 
 
-def _heading_lines(suite: _Suite) -> Iterator[str]:
+def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
     sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
         yield f"{gb.escape(sentence)}\n"
-    if suite.constants:
+    if suite.leading:
+        yield "\n".join([*suite.leading, ""])
+    if suite.constants and has_rows:
         yield f"Constant, and left out of the names: {gb.escape(suite.constants)}.\n"
-    yield from table(suite.heads, ())
+    yield from table(suite.heads, ()) if has_rows else ()
 
 
 def _suite_section(suite: _Suite, kept: frozenset[str] | None) -> Iterator[str]:
     rows = suite.rows if kept is None else [row for row in suite.rows if row in kept]
-    if rows:
-        yield from _heading_lines(suite)
-        yield from rows
+    if rows or suite.leading:
+        yield from _heading_lines(suite, bool(rows))
+    yield from rows
     for derived_table in suite.derived:
         yield from _derived_lines("###", derived_table)
 
@@ -371,12 +380,17 @@ def _derived_lines(level: str, derived_table: gb.Table) -> Iterator[str]:
         yield f"\n{gb.escape(derived_table.note)}"
 
 
-def _cells(line: gb.ListedCase, also: tuple[str, ...]) -> tuple[str, ...]:
+def _cells(line: gb.ListedCase, has_roof: bool, also: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a case, escaped for Markdown, for the columns of `_Suite.heads`."""
     reason = reason_text(line.spread)
     state = (line.ended or line.spread.status) + (f": {clipped(reason)}" if reason else "")
     device = [gb.escape(line.device)] if line.device else []
-    return (" ".join([gb.code(line.name), *device]), *map(gb.escape, figure_cells(line)), *also, gb.escape(state))
+    return (
+        " ".join([gb.code(line.name), *device]),
+        *map(gb.escape, figure_cells(line, has_roof)),
+        *also,
+        gb.escape(state),
+    )
 
 
 def _environment_lines(run: gb.Run) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Share what the suites that work between processes need: axes, patterns, and the exchange of memory and handles."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from gpubench.api import suite as gb
 _WORD_BYTES = 8  # patterns are made of 64-bit words
 _LARGEST, _HOST_LARGEST = 30, 28  # the largest sizes as powers of two, on a GPU and on the host
 _SHARE_OF_MEMORY = 8  # a size is left out if eight buffers of it do not fit into the device's memory
+MEMORY = "memory"  # ranks of the host exchange data by shared memory
 POISON = 0xA5  # the byte that overwrites outputs before a check
 # Parts of a driver's error message, and the setting that removes the error.
 _REMEDIES = (
@@ -40,6 +43,11 @@ def devices_of(params: Params) -> int:
 def ranks_of(params: Params) -> int:
     """Return the number of ranks of a case with the axis `of`."""
     return int(params["of"])
+
+
+def gpus_of(params: Params) -> int:
+    """Return the number of devices of a case whose ranks have a GPU each; 1 on the host (axis `by` = `memory`)."""
+    return 1 if params["by"] == MEMORY else ranks_of(params)
 
 
 def rank_counts(target: gb.Target, host_counts: tuple[int, ...] = (2,)) -> Any:
@@ -76,9 +84,11 @@ def pattern(nbytes: int, seed: int) -> Any:
     return gb.random_words(seed, 0, nbytes // _WORD_BYTES).view(np.uint8)
 
 
-def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> None:
-    """Write the bytes of `pattern` for `seed` into `array`, which is in memory that the device reaches."""
-    bench.words(array.nbytes // _WORD_BYTES, seed).fill(array)
+def fill_pattern(bench: gb.Bench, array: Any, seed: int) -> gb.Words:
+    """Write the bytes of `pattern` for `seed` into `array`, memory that the device reaches, and return the words."""
+    pattern_words = bench.words(array.nbytes // _WORD_BYTES, seed)
+    pattern_words.fill(array)
+    return pattern_words
 
 
 def wrong_words(bench: gb.Bench, array: Any, seed: int) -> int:
@@ -142,6 +152,31 @@ def remedy_for(error: str) -> str:
         if any(name in error for name in names):
             return remedy
     return ""
+
+
+def core_of(rank: int, cores: list[int]) -> int:
+    """Return `cores[rank % len(cores)]`: ranks share cores if there are more ranks than cores."""
+    return cores[rank % len(cores)]
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Bind the calling thread to `core` within the context; afterwards it may use the cores that it used before."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def on_own_core(bench: gb.Bench) -> AbstractContextManager[None]:
+    """Return a context that binds the calling thread to the core of its rank, as MPI launchers place ranks.
+
+    Two ranks on one core would take turns. A single rank is not bound, nor one of a GPU, whose driver needs threads."""
+    if bench.world == 1 or bench.traits.is_gpu:
+        return nullcontext()
+    return on_core(core_of(bench.rank, sorted(os.sched_getaffinity(0))))
 
 
 class RankMemory:

@@ -1,8 +1,9 @@
 """Check results in the ways that several suites share."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,11 @@ class CheckedCall:
     poison: Callable[[], None] = lambda: None
     inputs: Callable[[], object] | None = None
     doubled: Callable[[], object] | None = None
+
+    def stage(self, work: gb.Work, quantity: Literal["moved", "payload"] = "moved", limit: str = "") -> gb.Stage:
+        """Return the call as a stage of this work, which is judged by `quantity`."""
+        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "inputs", "doubled")}
+        return gb.Stage(self.call, work, quantity, limit, effort=gb.POINT, **rest)
 
     def overwrite(self, bench: gb.Bench) -> None:
         """Overwrite the outputs, for a call that the engine does not check."""
@@ -47,6 +53,48 @@ def expect_no_mistakes(
     count_mistakes()
     wrong = int(bench.device.to_host(mistakes).sum())
     gb.expect(wrong == 0, f"{wrong} of {total} {items} are wrong")
+
+
+def flipping(*arrays: Any) -> Callable[[], None]:
+    """Return a function that flips the sign of each element of `arrays` in place: the `inputs` of a stage.
+
+    Unsigned numbers count as the bits of floats. Of signed whole numbers all bits are flipped."""
+
+    def flip() -> None:
+        for array in arrays:
+            sign, bits = 1 << 8 * array.itemsize - 1, array.view(f"u{array.itemsize}")
+            bits ^= bits.dtype.type(2 * sign - 1 if array.dtype.kind == "i" else sign)
+
+    flip()
+    flip()  # on a GPU the first calls compile, which would be a pause between samples
+    return flip
+
+
+def shifting(dtype: str, *arrays: Any) -> Callable[[], None]:
+    """Return a function that adds 1 to each number of `arrays` in place, and takes it away with the next call.
+
+    The numbers are of the format `dtype`. Chains of matrix products end with sums that are larger by as much as the
+    sums with which they begin."""
+    steps = itertools.cycle((1, -1))
+
+    def shift() -> None:
+        step = next(steps)
+        for array in arrays:
+            numbers = array.view(dtype)
+            numbers += numbers.dtype.type(step)
+
+    return shift
+
+
+def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int, int]:
+    """Return the factor and the term of x → factor · x + term applied `steps` times, modulo `modulus`."""
+    product, total = 1, 0
+    while steps:
+        if steps & 1:
+            product, total = factor * product % modulus, (factor * total + term) % modulus
+        factor, term = factor * factor % modulus, (factor * term + term) % modulus
+        steps >>= 1
+    return product, total
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:

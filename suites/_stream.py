@@ -122,9 +122,9 @@ class Stream(ABC):
         return filled
 
     def redraw(self, *arrays: Drawn) -> None:
-        """Fill the arrays with the data of another seed; a second call restores the first ones."""
+        """Fill the arrays with the data of a new seed, so that no kernel can have kept their answer."""
         for drawn in arrays:
-            drawn.seed ^= np.uint64(1)
+            drawn.seed = np.uint64((int(drawn.seed) + 1) % 2**64)
             self.call("fill", drawn.array, self.count, drawn.seed)()
 
     def partial(self, dtype: type[np.uint64] | type[np.float64]) -> Any:
@@ -132,10 +132,10 @@ class Stream(ABC):
         return self.bench.xp.zeros(self.parts, dtype)
 
     def bound(self) -> float:
-        """Return the absolute error bound of a partial result of `dot`: 64 · eps · `terms`.
+        """Return the absolute error bound of a partial result of `dot`: 64 · eps · √`terms`.
 
-        It allows 64 roundings in a chain for each of `terms` products, which are at most 1 each."""
-        return 64 * float(np.finfo(self._dtype).eps) * self.terms
+        Each of `terms` products, at most 1 each, adds roundings of random sign, which grow as a random walk."""
+        return 64 * float(np.finfo(self._dtype).eps) * math.sqrt(self.terms)
 
     def verifier(self, a: Any, inputs: tuple[Drawn, ...], factors: tuple[float, float, float]) -> Call:
         """Return a check that raises WrongAnswer unless every element of `a` equals k + kb·b + kc·c exactly.

@@ -6,6 +6,7 @@ from typing import Any
 
 import _make as make
 import pytest
+from _earlier import expect_found
 from _modules import suite_module
 from _poison import overwrite
 
@@ -49,8 +50,10 @@ def build_on(open_device: Any, name: str, **params: Any) -> Task:
     return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))
 
 
-def assert_checked(task: Task) -> None:
-    """Assert that a poisoned output fails the check, a fresh one passes, and a poisoned one fails again."""
+def assert_checked(task: Task, device: Any = None) -> None:
+    """Assert that poisoned outputs fail the check and fresh ones pass, and that of two inputs an earlier answer fails.
+
+    `device` is the open device of the task, by default the host."""
     for _ in range(2):
         overwrite(task)
         with pytest.raises(WrongAnswer):
@@ -58,6 +61,8 @@ def assert_checked(task: Task) -> None:
         for stage in task.stages.values():
             stage.call()
         task.check()
+    if any(stage.inputs for stage in task.stages.values()):
+        expect_found(task, device or bench_of("read", {}).open_device)
     task.close()
 
 

@@ -22,37 +22,33 @@ SILENCE_S = 30  # a worker that is silent for longer counts as hanging
 
 
 def device_module():
-    return suite_module("compression", "_codecs_device")
+    return suite_module("compression", "_codecs")
 
 
 def compressed(bench, codec, chunks):
     """Return every chunk compressed as one batch, in host memory, and the status of each."""
-    chunk_type = device_module().DeviceChunks
-    xp, source = bench.xp, chunk_type.uploaded(bench.xp, chunks)
-    target = chunk_type.room(xp, len(chunks), codec.row.max_output_bytes(MOST))
-    scratch = xp.empty(max(codec.temp_bytes(len(chunks), MOST)), xp.uint8)
-    statuses = xp.asarray(np.full(len(chunks), -1, np.int32))
-    codec.compressing(source, target, MOST, scratch, statuses, device_module().current_stream(xp))()
-    rows = bench.device.to_host(target.memory).reshape(len(chunks), -1)
-    sizes = bench.device.to_host(target.sizes).tolist()
-    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)], bench.device.to_host(statuses)
+    module, xp, count = device_module(), bench.xp, len(chunks)
+    target = module.DeviceChunks.room(xp, count, codec.max_output_bytes(MOST))
+    scratch = xp.empty(max(codec.temp_bytes(count, MOST).values()), xp.uint8)
+    batch = module.Batch(codec, module.DeviceChunks.uploaded(xp, chunks), target, scratch, MOST)
+    batch.poison()
+    batch()
+    return target.downloaded(bench, count), bench.device.to_host(batch.statuses)
 
 
 def restored(bench, codec, streams, sizes):
     """Decompress each stream into room of `sizes` bytes; return statuses, lengths, bytes and overruns."""
-    chunk_type, xp = device_module().DeviceChunks, bench.xp
+    module, xp = device_module(), bench.xp
     count, stride = len(streams), MOST + 512
-    source = chunk_type.uploaded(xp, streams)
     memory = xp.asarray(np.full(count * stride, GUARD, np.uint8))
-    places = device_module().address(memory) + np.arange(count, dtype=np.uint64) * np.uint64(stride)
-    target = chunk_type(memory, stride, xp.asarray(np.array(sizes, np.uint64)), xp.asarray(places))
-    written = xp.asarray(np.zeros(count, np.uint64))
-    statuses = xp.asarray(np.full(count, -1, np.int32))
-    scratch = xp.empty(max(codec.temp_bytes(count, max(MOST, *map(len, streams)))), xp.uint8)
-    codec.decompressing(source, target, written, scratch, statuses, device_module().current_stream(xp))()
+    target = module.DeviceChunks.side_by_side(xp, memory, stride, sizes)
+    scratch = xp.empty(max(codec.temp_bytes(count, max(MOST, *map(len, streams))).values()), xp.uint8)
+    batch = module.Batch(codec, module.DeviceChunks.uploaded(xp, streams), target, scratch)
+    batch.poison()
+    batch()
     rows = bench.device.to_host(memory).reshape(count, stride)
     overrun = sum(bool((row[size:] != GUARD).any()) for row, size in zip(rows, sizes, strict=True))
-    return bench.device.to_host(statuses), bench.device.to_host(written), rows, overrun
+    return bench.device.to_host(batch.statuses), bench.device.to_host(batch.written), rows, overrun
 
 
 def round_trips(bench, codec, chunks):
@@ -104,7 +100,7 @@ def work(jobs, pipe):
     for name, way, index in jobs:
         rng = np.random.default_rng([11, index])
         chunks = [chunk for chunk in buffers(rng, 2 * BATCH) if chunk][:BATCH]
-        pipe.send(attack(bench, device_module().open_codec(bench, name), chunks, rng, way))
+        pipe.send(attack(bench, device_module().DeviceCodec(bench, name), chunks, rng, way))
 
 
 def followed(jobs):

@@ -140,7 +140,7 @@ def _blas(case: str, name: str, mutant: Callable[[Function], Function]) -> HostM
 
 def _trip(name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
     """Return a mutation of a round trip of the suite compression."""
-    return HostMutation("compression", "roundtrip", name, "compression._codecs_host", "HostRoundTrip", method, mutant)
+    return HostMutation("compression", "roundtrip", name, "compression._roundtrip", "HostRoundTrip", method, mutant)
 
 
 def _collective(case: str, name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:

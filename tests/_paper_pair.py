@@ -82,6 +82,9 @@ class PaperPair:
     def synchronize(self) -> None:
         pass
 
+    def now(self) -> float:
+        return self.clock
+
     def to_host(self, array: Any) -> Any:
         return np.array(array)
 

@@ -15,6 +15,7 @@ import _make as make
 import numpy as np
 import pytest
 from _command import end_processes, node_variables
+from _earlier import expect_found
 from _modules import suite_module
 
 from gpubench import plugins
@@ -177,6 +178,14 @@ def test_a_received_word_that_is_wrong_fails_the_check():
     with pytest.raises(WrongAnswer, match="1 of 262144"):
         rank.check()
     rank.close()
+
+
+@pytest.mark.parametrize("operation", ["send_recv", "all_reduce"])
+def test_earlier_words_are_found_because_each_check_has_others(operation):
+    task = part("_across").across(SingleRankBench(), "tcp", 2, 2, operation, 2**20)
+    host = plugins.load("backends", "host")
+    expect_found(task, host.open(host.devices()[0]))
+    task.close()
 
 
 NODES = tuple(f"gpu{number:02}" for number in range(8))

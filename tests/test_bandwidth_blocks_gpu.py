@@ -30,7 +30,7 @@ def blocks(gpu: Any, way: str, direction: str = "h2d", block_bytes: int = 4096, 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_brings_every_block_to_its_place(gpu: Any, way: str, direction: str) -> None:
     for block_bytes, count in ((1024, 16), (2**14, 100), (2**18, 3)):
-        assert_checked(blocks(gpu, way, direction, block_bytes, count))
+        assert_checked(blocks(gpu, way, direction, block_bytes, count), gpu)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -70,7 +70,7 @@ def test_copies_with_memory_on_a_node_are_checked_and_placed(gpu: Any, direction
         case = Case("bandwidth", "host_link", tuple(params.items()))
         task = SUITE.build(Bench(gpu, case, target, SUITE.package))
         assert task.notes["pages by NUMA node"] == f"node {node}: 256"
-        assert_checked(task)
+        assert_checked(task, gpu)
 
 
 def test_a_missing_numa_node_skips_the_case(gpu: Any) -> None:

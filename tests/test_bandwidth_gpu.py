@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _bandwidth import MIB, assert_checked, build_on
+from _earlier import expect_found
 from _poison import overwrite
 from test_bandwidth import MOVED, stream_of
 
@@ -41,7 +42,7 @@ POINTS = [
 @pytest.mark.parametrize(("name", "params"), POINTS, ids=str)
 def test_every_kind_of_case_is_checked(gpu: Any, name: str, params: dict[str, Any]) -> None:
     try:
-        assert_checked(build_on(gpu, name, **params))
+        assert_checked(build_on(gpu, name, **params), gpu)
     except Skip as reason:  # an engine that this architecture does not have
         if "engine" not in params:
             raise
@@ -53,7 +54,7 @@ def test_both_ways_are_checked_and_each_is_timed(gpu: Any, memory: str) -> None:
     task = build_on(gpu, "duplex", memory=memory, size_bytes=16 * MIB)
     times = [float(task.stages[name].call()) for name in ("h2d", "d2h")]  # type: ignore[arg-type]
     assert all(16 * MIB / 200e9 < seconds < 1 for seconds in times)
-    assert_checked(task)
+    assert_checked(task, gpu)
 
 
 def test_a_product_and_a_copy_are_timed_beside_each_other(gpu: Any) -> None:
@@ -63,6 +64,7 @@ def test_a_product_and_a_copy_are_timed_beside_each_other(gpu: Any) -> None:
     assert set(slowdowns) == {"gemm.slowdown", "copy.slowdown"}
     assert all(0.9 < value < 20 for value in slowdowns.values())
     overwrite(task)
+    expect_found(task, gpu)
 
 
 def test_a_gpu_draws_the_same_data_as_the_host() -> None:

@@ -100,9 +100,11 @@ def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[i
 @pytest.mark.parametrize("width", [4, 8, 16])
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_the_expected_sums_of_shared_memory_are_those_that_its_kernel_computes(access: str, width: int) -> None:
+    """Of the other input, the words in reverse order, they differ in almost every thread."""
     words = np.random.default_rng(1).integers(2**32, size=1024 * 4 * width // 4, dtype=np.uint32)
     expected = sibling("_cache")._expected(access, words, width, 7)
     assert expected.tolist() == simulated(access, words, width, 7)
+    assert np.mean(expected != sibling("_cache")._expected(access, words[::-1], width, 7)) > 0.99
 
 
 @pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (132, 2**28)])

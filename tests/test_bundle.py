@@ -9,14 +9,14 @@ import pytest
 from _command import gpubench
 from test_amd_collector import NAMES, files, folder, gpu
 
-from gpubench.base.errors import FileError
 from gpubench.tools import bundle
 
 
 @pytest.mark.parametrize("kind", fake.MODELS)
 def test_a_bundle_of_a_machine_replays_every_counter_and_setting(tmp_path, kind):
     there, here = fake.build(tmp_path / "there", kind), tmp_path / "here"
-    bundle.unpack(bundle.archive(bundle.device_files(there)), here)
+    with tarfile.open(fileobj=io.BytesIO(bundle.archive(bundle.device_files(there)))) as packed:
+        packed.extractall(here, filter="data")
     for index in range(2):
         device = gpu(kind, index)
         was, replayed = (files(root).open([device]).read(device, NAMES) for root in (there, here))
@@ -61,18 +61,6 @@ def test_a_machine_without_a_gpu_has_an_empty_list(tmp_path):
 def test_the_same_files_make_the_same_archive(tmp_path):
     content = bundle.device_files(fake.build(tmp_path, "mi250x"))
     assert bundle.archive(content) == bundle.archive(dict(reversed(content.items())))
-
-
-@pytest.mark.parametrize("packed", [b"", b"text", bundle.archive({"a": b"b" * 5000})[:60]])
-def test_a_damaged_bundle_is_refused_with_a_message(tmp_path, packed):
-    with pytest.raises(FileError, match="not a bundle"):
-        bundle.unpack(packed, tmp_path)
-
-
-def test_a_bundle_with_a_path_outside_its_folder_is_refused(tmp_path):
-    with pytest.raises(FileError, match="not a bundle"):
-        bundle.unpack(bundle.archive({"../out": b""}), tmp_path / "in")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -108,6 +108,60 @@ def test_values_that_scatter_more_from_some_run_on_are_no_step(seed):
     assert all(len(stretches(values[:count])) == 1 for count in range(34, 61, 2))
 
 
+STEPS = {"step", "perhaps a second state", "a level seen before"}
+
+
+@pytest.mark.parametrize(
+    ("world", "seeds", "looks"),
+    [
+        ("serial correlation 0.8", range(5, 10), range(30, 61, 6)),
+        ("season of 10 to 60 runs, noise half its amplitude", range(8), range(30, 61, 10)),
+        ("spread that grows threefold", (5, 12, 30, 32, 38, 39), range(60, 71, 2)),
+        ("two states that stay, 0.9", range(8), (60,)),
+    ],
+)
+def test_watching_identical_code_that_wanders_tells_no_step(world, seeds, looks):
+    length = 100 if world.startswith("spread") else 60
+    for seed in seeds:
+        values = 1 + 0.01 * simulation.worlds()[world](np.random.default_rng(seed), length)
+        assert not any(STEPS & simulation.told(values[:look]) for look in looks), seed
+
+
+def test_a_step_of_three_per_cent_is_found_within_five_runs():
+    for seed in range(12):
+        values = noisy(np.full(30, 1.0), np.full(5, 1.03), sigma=0.005, seed=seed)
+        assert simulation.first_reported(values, range(31, 36)) is not None, seed
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ([1.0] * 3 + [0.9], {"step"}),
+        ([1.0, 0.9], {"perhaps a second state"}),
+        ([1.0] * 3 + [0.9] + [1.0], {"step", "a level seen before"}),
+        ([1.0] * 3 + [0.9] + [1.0] + [0.9], {"two states"}),
+        ([1.0] * 3 + [0.9] + [1.0] + [0.9] + [1.2] * 2, {"two states", "step"}),
+    ],
+)
+def test_a_level_that_comes_once_is_a_step_and_one_that_comes_and_goes_is_a_state(levels, expected):
+    assert simulation.told(noisy(np.repeat(levels, 10))) == expected
+
+
+def test_two_states_of_the_largest_numbers_are_told_too():
+    assert len(stretches(np.repeat([1e300, 2e300, 1e300, 2e300], 5))[0].switches) == 3
+
+
+def test_an_outlier_that_meets_a_later_level_makes_no_state():
+    values = noisy(np.full(30, 1.0), np.full(10, 0.9))
+    values[12] = 0.9
+    assert simulation.told(values) == {"step"}
+
+
+def test_two_states_are_told_with_the_runs_at_which_they_switch():
+    values = noisy(np.repeat([1.0, 0.9, 1.0, 0.9], 10))
+    assert stretches(values) == (Stretch(0, 40, switches=(10, 20, 30)),)
+
+
 def test_more_steps_than_the_first_limit_are_all_reported():
     levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
     values = noisy(*(np.full(12, level) for level in levels))
@@ -120,7 +174,7 @@ def test_a_drift_that_begins_late_leaves_the_level_before_it():
     assert abs(last.start - 60) <= 12
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e30] * 9, [1.0, 1.0 + 1e-7] * 20])
+@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e300] * 9, [1.0, 1.0 + 1e-7] * 20])
 def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert stretches(values) == (Stretch(0, len(values)),)
 

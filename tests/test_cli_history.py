@@ -9,6 +9,7 @@ import _make as make
 import pytest
 
 from gpubench.tools import history
+from gpubench.tools.history import recording
 
 CASE = make.case(size_bytes=2**30, dtype="float32")
 OTHER = make.case("square", "gemm", n=8192)
@@ -38,8 +39,8 @@ def runs(tmp_path):
 @pytest.fixture
 def filled(runs):
     """Record every run file of the folder in its history and return the folder."""
-    with history.HistoryRecorder(runs / history.FILE) as recorder:
-        list(history.record_files(recorder, history.run_files([runs])))
+    with recording.HistoryRecorder(runs / history.FILE) as recorder:
+        list(recording.record_files(recorder, recording.run_files([runs])))
     return runs
 
 
@@ -107,7 +108,9 @@ def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_one
     call("history", "import", folder)
     text = "newest 50.0 % less than the median of the 4 runs before"
     assert f"too few runs to tell a change: 5 of at least 9; {text}" in call("history", "triad")[1]
-    assert call("history")[1].splitlines()[2].rstrip().endswith("newest 50.0 % less")
+    listed = call("history")[1].splitlines()
+    assert listed[2].rstrip().endswith("newest 50.0 % less")
+    assert "1 of 1 series have too few runs to tell a change: at least 9 are needed" in listed
     (document,) = json.loads(call("history", "triad", "--json")[1])
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
 
@@ -132,6 +135,27 @@ def test_a_drift_is_marked_below_its_bars_and_reported_with_its_rate(call, tmp_p
     assert "drift, 3.7 % less over 20 runs (worse)" in call("history")[1]
 
 
+def test_two_states_are_marked_below_their_bars_and_no_change(call, tmp_path):
+    folder = tmp_path / "gpubench-runs"
+    folder.mkdir()
+    for number in range(20):
+        start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
+        result = make.result(make.timing(1.1e-3 if number // 5 % 2 else 1e-3, moved=4e9), of=CASE)
+        files.write(
+            folder / f"{number:02}.jsonl", result, manifest=make.manifest(started=start, started_at=float(number))
+        )
+    call("history", "import", folder)
+    _, verdict, *_, marks, _ = call("history", "triad")[1].splitlines()
+    assert verdict == "two states, 3636 GB/s and 4000 GB/s: 3 switches in 20 runs, the last 5 at 3636 GB/s"
+    assert marks.strip() == "=" * 20
+    (document,) = json.loads(call("history", "triad", "--json")[1])
+    assert (document["state"], document["changes"]) == ("two states", [])
+    (states,) = document["two_states"]
+    assert (states["start"], states["end"], states["switches"]) == (0, 20, [5, 10, 15])
+    assert states["low"] < states["high"]
+    assert call("history")[1].splitlines()[2].startswith(f"two states  {CASE.id} ")
+
+
 def test_only_the_last_runs_are_used_if_the_user_limits_them(call, filled):
     assert "5 runs, newest" in call("history", "triad", "--last", "5")[1]
 
@@ -143,6 +167,7 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
     assert trend["runs"][0]["started"] == "2026-01-02T03:04:05+00:00"
     (change,) = trend["changes"]
     assert (change["index"], change["worse"], change["differences"]) == (12, True, ["cublas 13.1 → 13.2"])
+    assert (change["note"], trend["two_states"]) == ("", [])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import _grid
 import numpy as np
 import pytest
+from _earlier import check_in_turn
 from _grid_device import bench
 from _modules import room_module, suite_module, suite_modules
 from _numpy_triton import ElementPointer, PaperTriton
@@ -276,9 +277,11 @@ def test_a_call_that_computes_nothing_is_wrong(monkeypatch):
 def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name, folded):
     made = problem(name, dtype="float32")
     kept = CachedOutputs(made, folded)
-    task = task_by(monkeypatch, bench(SUITE), made, call=kept.call, rows=kept.rows, poison=kept.poison)
+    paper = bench(SUITE)
+    task = task_by(monkeypatch, paper, made, call=kept.call, rows=kept.rows, poison=kept.poison)
+    checked(task)
     with pytest.raises(WrongAnswer, match="relative error"):
-        checked(task)
+        check_in_turn(task, paper.open_device)
 
 
 @needs_compiler
@@ -292,10 +295,10 @@ def test_a_row_may_leave_whole_warps_of_its_block_without_elements(name):
 
 @needs_compiler
 def test_our_kernel_follows_its_inputs():
-    made = problem("layernorm", 48, 320)
-    task = CASES.task_of(bench(SUITE), made, "nvrtc")
+    made, paper = problem("layernorm", 48, 320), bench(SUITE)
+    task = CASES.task_of(paper, made, "nvrtc")
     assert 0 < checked(task)["error"].value < 5e-4
-    assert 0 < checked(task)["error"].value < 5e-4, "the inputs are others now"
+    check_in_turn(task, paper.open_device)
 
 
 def test_a_call_that_works_beside_the_stream_that_is_timed_is_found_out(monkeypatch):

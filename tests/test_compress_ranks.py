@@ -20,7 +20,7 @@ DYING = '''
 import os
 
 from gpubench.api.suite import Suite
-from gpubench.suites.compression import _send
+from gpubench.suites.compression import _message, _send
 
 suite = Suite("messages whose sender ends")
 
@@ -34,15 +34,14 @@ def ends(bench):
     """Ends at the fourth block."""
     task = message(bench)
     if bench.rank == 0:
-        encoder = task.check.__self__.coded.encoder
-        encode = encoder.encode
+        encode = _message.HostBlocks.encode
 
-        def dying(block):
+        def dying(blocks, block):
             if block.index == 3:
                 os._exit(9)
-            return encode(block)
+            return encode(blocks, block)
 
-        encoder.encode = dying
+        _message.HostBlocks.encode = dying
     return task
 
 
@@ -57,10 +56,10 @@ DRIVEN = '''
 """Messages whose slots are served by a thread per step in each rank, as on a GPU."""
 
 from gpubench.api.suite import Suite
-from gpubench.suites.compression import _pipeline, _send
+from gpubench.suites.compression import _message, _send
 
 suite = Suite("messages as a GPU sends them")
-_pipeline.Slots.are_streams = True
+_message.Slots.are_streams = True
 
 
 @suite.case(ranks=2, flight=(1, 2, 8))

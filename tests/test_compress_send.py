@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import _codec_device as device_of
@@ -14,7 +15,7 @@ import _grid
 import _grid_device
 import numpy as np
 import pytest
-from _modules import suite_module
+from _modules import shared_modules, suite_module
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +34,8 @@ GPU = Device("cuda:0", "cupy", "GPU in host memory", "sm_90", memory_bytes=2**34
 part = partial(suite_module, "compression")
 
 
-coders, pipeline, links, send = (part(f"_{name}") for name in ("coders", "pipeline", "links", "send"))
+files = shared_modules("_files")[0]
+messages, links, send = (part(f"_{name}") for name in ("message", "links", "send"))
 
 
 class PaperStream:
@@ -110,19 +112,23 @@ def bench_of(opened, tmp_path, content):
     return (SerialPaperBench if opened.device is GPU else Bench)(opened, case, target, SUITE.package)
 
 
-def coders_of(opened, tmp_path, content, codec="lz4", depth=2):
-    """Return the bench, and the coders of a message of these bytes."""
+def message_of(opened, tmp_path, content, codec="lz4"):
+    """Return the bench, and a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    sent = send.message_of(bench, "data:mine.bin", len(content), BLOCK, CHUNK)
-    return bench, send.Coders(bench, sent, coders.MessageCodec(bench, codec, sent), depth)
+    message = send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK)
+    return bench, dataclasses.replace(message, chunk_bytes=CHUNK)
+
+
+def transfers_of(opened, tmp_path, content, link, codec="lz4"):
+    """Return the transfers of these bytes; `link` returns the link for the compressed and for the raw blocks."""
+    bench, message = message_of(opened, tmp_path, content, codec)
+    return messages.Transfers(message, 2, lambda blocks, _: link(bench, blocks))
 
 
 def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
     """Return the task that sends `content` over `link`, with `depth` blocks in flight."""
-    bench, both = coders_of(opened, tmp_path, content, codec, depth)
-    if link == "save":
-        return send.saving(both)
-    return send.loading(bench, both) if link == "load" else both.over(link)
+    bench, message = message_of(opened, tmp_path, content, codec)
+    return send.in_this_process(bench, link, message, codec, depth)
 
 
 def run(task):
@@ -194,44 +200,40 @@ def test_only_the_sides_that_pay_are_timed_and_noted(host, tmp_path):
 # Faults.
 
 
-class CorruptingLink:
-    """A link that flips one bit of a block in transit."""
+def corrupting(link, index, place):
+    """Make a link flip one bit of the block `index` in transit, and return it."""
+    take = link.receive
 
-    def __init__(self, link, index, place):
-        self._link, self._index, self._place = link, index, place
-
-    def deliver(self, block, arrived):
-        """Deliver the block, with one bit flipped in the block of the chosen index."""
-        arrived = self._link.deliver(block, arrived)
-        if block.index == self._index and arrived.size:
-            arrived[self._place % arrived.size] ^= 0x10
+    def receive(block, room):
+        arrived = take(block, room)
+        if block.index == index and arrived.size:
+            arrived[place % arrived.size] ^= 0x10
         return arrived
 
-    def __getattr__(self, name):
-        return getattr(self._link, name)
+    link.receive = receive
+    return link
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd-1"])
 @pytest.mark.parametrize("place", [0, 7, 40, 8 * BLOCK // CHUNK + 3, -1, 1000, 2222])
-@pytest.mark.parametrize("name", ["coded", "raw"])
+@pytest.mark.parametrize("name", ["overlapped", "raw"])
 def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, place, name):
-    bench, both = coders_of(host, tmp_path, noise(4 * BLOCK), codec)
+    packed = []
+
+    def link(bench, blocks):
+        packed.append(blocks[3])
+        return corrupting(links.Loopback(), 3, place)
+
+    transfers = transfers_of(host, tmp_path, noise(4 * BLOCK), link, codec=codec)
     # noise does not shrink: codecs store it, so nearly every bit of a block matters
-    if name == "coded" and _is_unused(both.blocks[3], place):
-        return
-    coded, raw = both.transfers(lambda _: CorruptingLink(links.HostCopy(bench), 3, place), "both")
-    with pytest.raises(WrongAnswer):
-        (coded if name == "coded" else raw).send(2)
-    close(coded, raw)
+    if name == "raw" or not _is_unused(packed[0], place):
+        with pytest.raises(WrongAnswer):
+            transfers.send(name)
+    transfers.close()
 
 
-def pinned(bench, both, is_coded):
-    return links.PinnedMemory(bench, both.places(is_coded))
-
-
-def close(*transfers):
-    for transfer in transfers:
-        transfer.close()
+def pinned(bench, blocks):
+    return links.PinnedMemory(bench, len(blocks), 2 * BLOCK, "receiver")
 
 
 def _is_unused(packed, place):
@@ -243,22 +245,30 @@ def _is_unused(packed, place):
 
 @pytest.mark.parametrize("place", [0, 7, 40, 70, 127, 128 + 5, 3000])
 def test_a_bit_that_flips_on_its_way_to_a_gpu_is_never_accepted(gpu, tmp_path, place):
-    bench, both = coders_of(gpu, tmp_path, noise(4 * BLOCK))
-    sent = both.transfers(lambda is_coded: CorruptingLink(pinned(bench, both, is_coded), 3, place), "receiver")
+    def link(bench, blocks):
+        return corrupting(pinned(bench, blocks), 3, place)
+
+    transfers = transfers_of(gpu, tmp_path, noise(4 * BLOCK), link)
     with pytest.raises(WrongAnswer):
-        sent[0].send(2)
-    close(*sent)
+        transfers.send("overlapped")
+    transfers.close()
+
+
+def test_a_block_that_is_longer_than_its_buffer_is_refused(host, tmp_path):
+    bench, _ = message_of(host, tmp_path, SAMPLE)
+    with pytest.raises(WrongAnswer, match="a block grew to 9 bytes; its buffer holds 8"):
+        messages.queue_copy(bench, np.zeros(8, np.uint8), np.zeros(9, np.uint8))
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=40), st.data())
 def test_a_table_that_points_outside_its_block_is_refused_on_host_and_device(sizes, data):
     if _grid.COMPILER is None:
         pytest.skip("no g++ here: apt-get install g++")
-    packed = coders.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
+    packed = messages.pack(np.zeros(sum(sizes) + 64 * len(sizes), np.uint8), [bytes(size) for size in sizes]).copy()
     entry = data.draw(st.integers(0, 2 * len(sizes) - 1))
     packed.view(np.uint64)[entry] = data.draw(st.integers(packed.size + 1, 2**64 - 1))
     with pytest.raises(WrongAnswer):
-        coders.read_table(packed, len(sizes))
+        messages.read_table(packed, len(sizes))
     found_sizes, pointers = np.zeros(len(sizes), np.uint64), np.zeros(len(sizes), np.uint64)
     args = (packed, np.uint64(packed.size), np.uint32(len(sizes)), found_sizes, pointers)
     _grid.kernel("compression/compress.cu", "unpack")((1,), (64,), args)
@@ -276,7 +286,7 @@ def test_the_kernels_pack_blocks_as_the_host_does(sizes):
     rng = np.random.default_rng(1)
     memory = rng.integers(0, 256, count * stride, np.uint8)
     chunks = [memory[index * stride :][:size].tobytes() for index, size in enumerate(sizes)]
-    expected = coders.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
+    expected = messages.pack(np.zeros(count * (stride + 32), np.uint8), chunks)
     packed, total = np.zeros(expected.size + 64, np.uint8), np.zeros(1, np.uint64)
     table = (np.array(sizes, np.uint64), np.uint32(count), packed, np.uint64(total.ctypes.data))
     _grid.kernel("compression/compress.cu", "place")((1,), (256,), table)
@@ -293,37 +303,44 @@ def test_the_kernels_pack_blocks_as_the_host_does(sizes):
 def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
     near, far = socket.socketpair()
     with near, far:
-        near.sendall((2**40).to_bytes(8, "little"))
+        links.tell(near, 0, 0, 2**40)
+        link = object.__new__(links.Loopback)
+        link._receiving = far
         with pytest.raises(WrongAnswer, match=r"a block declares 1099511627776 bytes; the maximum is 100"):
-            links.receive_length(far, 100)
+            link.receive(messages.InFlight(0, 0), np.zeros(100, np.uint8))
 
 
 @pytest.mark.parametrize("are_streams", [False, True])
 def test_a_connection_that_ends_during_a_block_leaves_no_side_waiting(host, tmp_path, monkeypatch, are_streams):
-    monkeypatch.setattr(pipeline.Slots, "are_streams", are_streams)
-    _, both = coders_of(host, tmp_path, SAMPLE)
-    encode = both.encoder.encode
+    monkeypatch.setattr(messages.Slots, "are_streams", are_streams)
+    transfers = transfers_of(host, tmp_path, SAMPLE, lambda *_: links.Loopback())
+    encode = messages.HostBlocks.encode
 
-    def failing(block):
+    def failing(blocks, block):
         if block.index == 3:
             raise WrongAnswer("the fourth block")
-        return encode(block)
+        return encode(blocks, block)
 
-    sent = both.transfers(lambda _: links.Loopback(), "both")
-    both.encoder.encode = failing
+    monkeypatch.setattr(messages.HostBlocks, "encode", failing)
     with pytest.raises(WrongAnswer, match="the fourth block"):
-        sent[0].send(2)
-    close(*sent)
+        transfers.send("overlapped")
+    transfers.close()
 
 
 def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
-    bench, both = coders_of(host, tmp_path, SAMPLE)
-    full = links.FileLink(os.open("/dev/full", os.O_RDWR), "/dev")
-    full.begin = lambda: None
-    sent = both.transfers(lambda is_coded: full if is_coded else links.HostCopy(bench), "sender")
-    with pytest.raises(Skip, match=r"cannot write a file in /dev: No space left on device; set TMPDIR to another"):
-        sent[0].send(2)
-    close(*sent)
+    full = os.open("/dev/full", os.O_RDWR)
+
+    def link(*_):
+        file = links.FileLink(1, tmp_path, "sender")
+        os.dup2(full, file.descriptor)
+        file.begin = lambda: None
+        return file
+
+    transfers = transfers_of(host, tmp_path, SAMPLE, link)
+    with pytest.raises(Skip, match=r"cannot write a file in .*: No space left on device; set TMPDIR to another"):
+        transfers.send("overlapped")
+    transfers.close()
+    os.close(full)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +352,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
 )
 def test_too_little_disk_space_and_a_missing_folder_are_skips_that_say_so(tmp_path, nbytes, folder, message):
     with pytest.raises(Skip, match=message):
-        links.open_file(nbytes, tmp_path / folder)
+        links.FileLink(nbytes, tmp_path / folder, "sender")
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
@@ -343,16 +360,16 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
     def refuse(dir):  # noqa: A002 - the name that tempfile has
         raise OSError(error, os.strerror(error), str(dir))
 
-    monkeypatch.setattr(links.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
     with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
-        links.open_file(1, tmp_path)
+        links.FileLink(1, tmp_path, "sender")
 
 
 def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(b"123")
     with path.open("rb") as file, pytest.raises(WrongAnswer, match="the file ends 2 bytes before its block does"):
-        links._files.read_all(file.fileno(), np.zeros(5, np.uint8), 0)
+        files.read_all(file.fileno(), np.zeros(5, np.uint8), 0)
 
 
 def test_too_little_memory_is_a_skip(gpu, tmp_path):
@@ -363,32 +380,35 @@ def test_too_little_memory_is_a_skip(gpu, tmp_path):
 # The pipeline.
 
 
-@given(st.integers(0, 10_000), st.integers(1, 3000), st.integers(1, 700))
+@given(st.integers(1, 10_000), st.integers(1, 3000), st.integers(1, 700))
 def test_a_message_is_cut_into_all_of_its_bytes(total, block, chunk):
-    cut = pipeline.Cut(total, block, chunk)
-    spans = [cut.span(index) for index in range(cut.count)]
-    assert [0, *(span.stop for span in spans)][-1] == total
-    assert all(sum(cut.chunks(index)) == span.stop - span.start for index, span in enumerate(spans))
-    assert all(len(cut.chunks(index)) <= cut.max_chunks for index in range(cut.count))
+    message = messages.Message(np.zeros(total, np.uint8), None, None, block, chunk)
+    ends = [0, *(span.stop for span in message.spans)]
+    assert ends[-1] == total
+    assert [span.start for span in message.spans] == ends[:-1]
+    assert max(-(-(span.stop - span.start) // chunk) for span in message.spans) == message.max_chunks
 
 
-def test_an_empty_message_has_no_blocks():
-    assert pipeline.Cut(0, BLOCK, CHUNK).count == 0
-
-
-class ConcurrentSlots(pipeline.Slots):
-    """Slots whose work may run concurrently, so that the order of each schedule matters."""
-
-    are_streams = True
+def run_chain(steps, count, depth, schedule="a thread per slot", parts=1):
+    """Take blocks through the steps in threads; raise the error of the first thread that failed."""
+    slots = messages.Slots(depth)
+    slots.are_streams = schedule != "a thread per slot"  # so that the order of each schedule matters
+    coder = types.SimpleNamespace(blocks=range(count), slots=slots)
+    chain = messages.Chain(coder, steps, parts, schedule)
+    link = types.SimpleNamespace(chains=lambda *_: [chain], meet=lambda: 0.0, stop=lambda: None, finish=lambda: None)
+    transfers = types.SimpleNamespace(_threads=ThreadPoolExecutor(max(depth, 3)))
+    try:
+        messages.Transfers._run(transfers, link, depth, None, None)
+    finally:
+        transfers._threads.shutdown()
 
 
 def test_one_block_in_flight_is_staged_and_several_overlap():
-    threads = pipeline.Pipeline(1, 4)
     under_way, most = set(), []
     lock = threading.Lock()
     together = threading.Barrier(4)
 
-    def step(block):
+    def steps(block, _):
         with lock:
             under_way.add(block.index)
             most.append(len(under_way))
@@ -396,45 +416,45 @@ def test_one_block_in_flight_is_staged_and_several_overlap():
             together.wait(timeout=10)
         with lock:
             under_way.remove(block.index)
+        yield
 
     for depth in (1, 4):
         most.clear()
-        threads.run(8, depth, pipeline.StepChain(pipeline.Slots(4), (step,)))
+        run_chain(steps, 8, depth)
         assert max(most) == depth
-    threads.close()
 
 
 def test_an_error_in_a_slot_releases_those_that_wait_for_it_and_is_raised():
-    threads, order = pipeline.Pipeline(1, 3), pipeline.InOrder()
-
-    def step(block):
-        if block.index == 0:
-            raise WrongAnswer("the first")
-        with order.turn(block.index):
+    def first_fails(block, turns):
+        def call():
+            if block.index == 0:
+                raise WrongAnswer("the first")
             raise AssertionError("nobody passes before the first")
 
+        turns.passing(block.slot, call)
+        yield
+
     with pytest.raises(WrongAnswer, match="the first"):
-        threads.run(3, 3, pipeline.StepChain(pipeline.Slots(3), (step,)), stop=order.stop)
-    threads.close()
+        run_chain(first_fails, 3, 3, "a thread per part")
 
 
-@pytest.mark.parametrize("schedule", ["a thread per slot", "one thread", "a thread per step"])
+PARTS = ("queue", "encode", "send")
+
+
+@pytest.mark.parametrize("schedule", ["a thread per slot", "one thread", "a thread per part"])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
 def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_slot_holds_two(schedule, depth):
     said, lock = [], threading.Lock()
 
-    def say(word):
-        def step(block):
+    def steps(block, _):
+        for word in PARTS:
             with lock:
                 said.append((word, block.index, block.slot))
+            if word != PARTS[-1]:
+                yield
 
-        return step
-
-    steps = ("queue", "encode", "send")
-    threads = pipeline.Pipeline(1, depth)
-    threads.run(20, depth, pipeline.StepChain(ConcurrentSlots(depth), tuple(map(say, steps)), schedule))
-    threads.close()
-    assert sorted(said) == sorted((word, index, index % depth) for word in steps for index in range(20))
+    run_chain(steps, 20, depth, schedule, 3)
+    assert sorted(said) == sorted((word, index, index % depth) for word in PARTS for index in range(20))
     place = {(word, index): at for at, (word, index, _) in enumerate(said)}
     for index in range(20):
         assert place["queue", index] < place["encode", index] < place["send", index]
@@ -443,39 +463,50 @@ def test_in_each_schedule_every_block_goes_through_every_step_in_order_and_no_sl
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
-def test_with_a_thread_per_step_blocks_go_in_order_and_the_next_is_encoded_while_one_is_sent(depth):
+def test_with_a_thread_per_part_blocks_go_in_order_and_the_next_is_encoded_while_one_is_sent(depth):
     said, ahead = [], threading.Event()
 
-    def say(word):
-        return lambda block: said.append((word, block.index))
-
-    def send_block(block):
-        if block.index == 0 and depth > 1:
-            assert ahead.wait(timeout=10)  # the next one is encoded while this one is still being sent
-        say("send")(block)
-
-    def encode(block):
-        say("encode")(block)
+    def steps(block, _):
+        said.append(("queue", block.index))
+        yield
+        said.append(("encode", block.index))
         if block.index == 1:
             ahead.set()
+        yield
+        if block.index == 0 and depth > 1:
+            assert ahead.wait(timeout=10)  # the next one is encoded while this one is still being sent
+        said.append(("send", block.index))
 
-    threads = pipeline.Pipeline(1, depth)
-    threads.run(
-        20, depth, pipeline.StepChain(ConcurrentSlots(depth), (say("queue"), encode, send_block), "a thread per step")
-    )
-    threads.close()
-    for word in ("queue", "encode", "send"):
+    run_chain(steps, 20, depth, "a thread per part", 3)
+    for word in PARTS:
         assert [index for said_step, index in said if said_step == word] == list(range(20))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_with_a_thread_per_step_an_error_in_one_step_ends_the_others(bad):
-    def fail(block):
-        if block.index == 5:
-            raise WrongAnswer("the fifth")
+def test_with_a_thread_per_part_an_error_in_one_step_ends_the_others(bad):
+    def steps(block, _):
+        for part in range(3):
+            if block.index == 5 and part == bad:
+                raise WrongAnswer("the fifth")
+            yield
 
-    steps = tuple(fail if place == bad else lambda block: None for place in range(3))
-    threads = pipeline.Pipeline(1, 3)
     with pytest.raises(WrongAnswer, match="the fifth"):
-        threads.run(50, 3, pipeline.StepChain(ConcurrentSlots(3), steps, "a thread per step"))
-    threads.close()
+        run_chain(steps, 50, 3, "a thread per part", 3)
+
+
+@pytest.mark.parametrize("schedule", ["a thread per slot", "a thread per part"])
+def test_over_a_link_in_order_blocks_pass_one_at_a_time_by_their_indices_with_any_threads(schedule, monkeypatch):
+    passed = []
+
+    def steps(block, turns):
+        turns.passing(block.slot, passed.append, block.index)
+        yield
+
+    chain = messages.Chain(
+        types.SimpleNamespace(blocks=range(30), slots=messages.Slots(4)), steps, 1, "a thread per part"
+    )
+    chain.coder.slots.are_streams = schedule == "a thread per part"
+    with ThreadPoolExecutor(4) as threads:
+        for job in [threads.submit(job) for job in chain.jobs(4)]:
+            job.result()
+    assert passed == list(range(30))

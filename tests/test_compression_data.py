@@ -42,7 +42,7 @@ def test_a_huge_file_is_read_within_bounds_and_to_its_end(suite, host, tmp_path)
 
 @given(st.integers(1, 2**50), st.integers(1, 300).map(lambda count: count * 2**20))
 def test_blocks_stay_within_the_file_and_the_bound_and_never_overlap(size, most):
-    places = suite_module("compression", "_corpora_user").blocks(size, most)
+    places = suite_module("compression", "_corpora").blocks(size, most)
     assert min(size, most) == sum(length for _, length in places)
     assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(places))
     assert places[0][0] == 0
@@ -56,6 +56,11 @@ def test_a_file_that_shrank_since_planning_is_a_file_error(suite, host, tmp_path
         build(suite, host, "lz4", data=[file])
 
 
+def bounded(file, most):
+    """Return at most `most` bytes from all over the file."""
+    return next(suite_module("compression", "_corpora").pieces(file, most, is_whole=False))
+
+
 def numpy_file(tmp_path, array, label="mine.npy"):
     np.save(tmp_path / label, array)
     return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
@@ -67,7 +72,7 @@ def test_an_array_is_its_elements_without_its_header(suite, host, tmp_path, made
     task = build(suite, host, "lz4", data=[numpy_file(tmp_path, array)])
     assert array.tobytes() == trip_of(task).source.tobytes()
     assert f"of {array.nbytes} bytes of the user's {made} array" in task.notes["corpus"]
-    taken = suite_module("compression", "_corpora_user").read_bounded(numpy_file(tmp_path, array), 2**20)
+    taken = bounded(numpy_file(tmp_path, array), 2**20)
     assert dtype == taken.dtype
 
 
@@ -95,18 +100,15 @@ def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
 
 
 def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp_path):
-    read = suite_module("compression", "_corpora_user").read_bounded
     file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
-    taken = read(file, 4000)
+    taken = bounded(file, 4000)
     groups = np.unique(taken.data.view(np.int64) // 100).tolist()
     assert (taken.data.size, taken.dtype, len(groups)) == (4000, "int64", 5)
     assert max(groups) - min(groups) > 50
 
 
 def test_a_table_of_texts_is_bytes(suite, tmp_path):
-    taken = suite_module("compression", "_corpora_user").read_bounded(
-        table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20
-    )
+    taken = bounded(table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20)
     assert b"abcde" in taken.data.tobytes()
     assert taken.dtype == "uint8"
 
@@ -156,7 +158,7 @@ def test_only_a_full_run_with_data_reads_all_of_them(suite, host, tmp_path):
 
 
 def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):
-    pieces = suite_module("compression", "_corpora_user").pieces
+    pieces = suite_module("compression", "_corpora").pieces
     array = np.arange(1000, dtype=np.int32)
     for file in (numpy_file(tmp_path, array), table_file(tmp_path, {"key": array}, 300)):
         parts = list(pieces(file, 800))

@@ -58,14 +58,14 @@ def chunks():
 
 
 def test_without_a_gpu_every_small_buffer_comes_back(paper):
-    codec = device_module().open_codec(paper, "deflate")
+    codec = device_module().DeviceCodec(paper, "deflate")
     chunks = buffers(np.random.default_rng(3), 200)
     outcome = round_trips(paper, codec, chunks)
     assert outcome == {"came back": 200, "of": 200, "first that did not": []}
 
 
 def test_without_a_gpu_every_mutation_has_one_of_the_counted_outcomes(paper):
-    codec = device_module().open_codec(paper, "deflate")
+    codec = device_module().DeviceCodec(paper, "deflate")
     chunks = [chunk for chunk in buffers(np.random.default_rng(4), 220) if chunk][:200]
     outcome = attack(paper, codec, chunks, np.random.default_rng(5))
     overrun = outcome.pop("overrun")
@@ -77,7 +77,7 @@ def test_without_a_gpu_every_mutation_has_one_of_the_counted_outcomes(paper):
 @pytest.mark.parametrize("name", device_module().VARIANTS)
 def test_ten_thousand_small_buffers_come_back_on_a_gpu(gpu, chunks, name):
     try:
-        codec = device_module().open_codec(gpu, name)
+        codec = device_module().DeviceCodec(gpu, name)
     except Skip as reason:
         pytest.skip(str(reason))
     outcome = round_trips(gpu, codec, chunks)
@@ -134,7 +134,7 @@ def snappy(bench):
     \"\"\"A thousand mutated streams, checked as if they were none.\"\"\"
     rng = np.random.default_rng([11, 0])
     chunks = [chunk for chunk in buffers(rng, 1100) if chunk][:1000]
-    codec, found = _gpu_hostile.device_module().open_codec(bench, "snappy"), {{}}
+    codec, found = _gpu_hostile.device_module().DeviceCodec(bench, "snappy"), {{}}
 
     def call():
         found.update(_gpu_hostile.attack(bench, codec, chunks, rng))

@@ -8,6 +8,8 @@ import pytest
 from _hostile import buffers, mutated
 from _modules import suite_module
 
+from gpubench.base.errors import WrongAnswer
+
 CODECS = ("lz4", "lz4-hc", "zstd-1", "zstd-3", "zlib-1", "zlib-6", "isal-1", "isal-3")
 FORMATS = ("lz4", "zstd", "deflate", "gzip")
 FEW, MANY = 300, 10_000
@@ -15,11 +17,11 @@ FEW, MANY = 300, 10_000
 
 @pytest.fixture(scope="module")
 def codecs():
-    return suite_module("compression", "_codecs_host")
+    return suite_module("compression", "_codecs")
 
 
 def opened(codecs, name):
-    return codecs.FORMATS[name.removeprefix("of ")]() if name.startswith("of ") else codecs.CODECS[name]()
+    return codecs.FORMATS[name.removeprefix("of ")]() if name.startswith("of ") else codecs.ON_HOST[name]()
 
 
 ALL = (*CODECS, *(f"of {name}" for name in FORMATS))
@@ -35,9 +37,7 @@ def test_small_buffers_of_every_kind_come_back(codecs, name, count):
     codec, chunks = opened(codecs, name), buffers(np.random.default_rng(7), count)
     packed = codec.compress(chunks)
     assert chunks == codec.decompress(packed, list(map(len, chunks)))
-    assert all(
-        len(stream) <= codec.max_compressed_bytes(len(chunk)) for stream, chunk in zip(packed, chunks, strict=True)
-    )
+    assert all(len(stream) <= codec.max_output_bytes(len(chunk)) for stream, chunk in zip(packed, chunks, strict=True))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -62,13 +62,15 @@ def test_a_mutated_stream_is_refused_or_its_difference_is_found_at_the_right_len
         hostile = mutated(rng, stream, packed)
         try:
             restored = codec.decompress_one(hostile, len(chunk))
-        except codecs.CodecError:
+        except WrongAnswer:
             refused += 1
         else:
             assert len(restored) == len(chunk)
             changed += restored != chunk
     assert refused > len(chunks) / 4
-    if codec.format in ("zlib", "gzip"):  # these have a checksum of 32 bits; only the stream of another chunk passes it
+    if name.startswith(
+        ("zlib", "isal", "of gzip")
+    ):  # these have a checksum of 32 bits; only the stream of another chunk passes it
         assert changed <= len(chunks) / 10
 
 
@@ -77,5 +79,5 @@ def test_a_stream_that_expands_beyond_its_length_is_stopped(codecs, name, monkey
     """A stream of 64 MiB in place of a chunk of 100 bytes: at most one byte too many is produced."""
     codec = opened(codecs, name)
     bomb = codec.compress([bytes(2**26)])[0]
-    with pytest.raises(codecs.CodecError):
+    with pytest.raises(WrongAnswer):
         codec.decompress_one(bomb, 100)

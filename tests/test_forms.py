@@ -16,10 +16,10 @@ from markdown_it import MarkdownIt
 from gpubench import plugins
 from gpubench.analysis import frame
 from gpubench.analysis.summary import Summary
+from gpubench.api.notebook import NotebookRun
 from gpubench.base.errors import Unavailable
 from gpubench.model import store
 from gpubench.tools import rendering
-from gpubench.tools.notebook import NotebookRun
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("h200*-[hq]*.jsonl.gz"))
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "reports.md").read_text()

@@ -16,7 +16,7 @@ import pytest
 from _sides import TRIAD, noisy
 
 from gpubench.model import store
-from gpubench.tools import history
+from gpubench.tools.history import recording
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 COPY = make.case("copy", size_bytes=2**30)
@@ -31,10 +31,10 @@ def longer_suite(monkeypatch):
     return ("longer", "--filter", "told", "--device", "host", "--tier", "smoke")
 
 
-def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, spread=1e-3, end=True, **fields):
+def run_file(name, centre=1.0, of=TRIAD, manifest=None, count=5, spread=1e-3, end=True, moved=0.0, **fields):
     """Return a run file with `count` quiet processes of a case."""
     values = noisy(centre, spread, count) if count > 1 else [centre]
-    results = [make.result(make.timing(v), of=of, replicate=i, **fields) for i, v in enumerate(values)]
+    results = [make.result(make.timing(v, moved=moved), of=of, replicate=i, **fields) for i, v in enumerate(values)]
     return files.write(Path(name), *results, manifest=make.manifest(**(manifest or {})), end=end)
 
 
@@ -120,18 +120,44 @@ def test_a_vanished_case_ends_with_4_unless_it_is_allowed_or_not_selected(call):
         ("nihgtly", "did you mean nightly?"),
         ("last:5", "history"),
         ("edited.jsonl", "edited or damaged"),
+        ("newer.jsonl", "schema gpubench.run/2: a newer gpubench is needed"),
     ],
 )
 @pytest.mark.parametrize("history", [None, b"no database" * 100], ids=["no-history", "damaged-history"])
 def test_a_missing_edited_or_damaged_baseline_ends_with_5(call, name, text, history):
     call("gate", run_file("new.jsonl"), "--save-baseline", "nightly")
     files.edit(run_file("edited.jsonl"), 2, '"replicate":0', '"replicate":7')
+    files.edit(run_file("newer.jsonl"), 1, "gpubench.run/1", "gpubench.run/2")
     Path("gpubench-runs").mkdir()
     if history:
         Path("gpubench-runs/history.sqlite").write_bytes(history)
     status, out, err = call("gate", "new.jsonl", "--baseline", name)
     assert (status, out, len(err.strip().splitlines())) == (5, "", 1)
     assert text in err
+
+
+DISTURBED = {"status": "invalid", "cause": "discarded", "reason": "most samples were disturbed"}
+NEXT_DAY = {"started": "2026-01-04T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "new", "text"),
+    [
+        (DISTURBED, DISTURBED, {}, "baseline: invalid: most samples were disturbed"),
+        ({}, {}, DISTURBED, "candidate: invalid: most samples were disturbed"),
+        ({}, {"manifest": H100["manifest"] | NEXT_DAY}, {}, "model NVIDIA H200 instead of NVIDIA H100"),
+        ({}, {"manifest": NEXT_DAY, "moved": 1e9}, {}, "unit was s, is B/s"),
+    ],
+)
+def test_a_side_of_only_invalid_processes_and_mixed_sessions_are_not_judged(call, base, more, new, text):
+    for name, fields in (("base", base), ("more", more), ("new", new)):
+        run_file(f"{name}.jsonl", **fields)
+    status, out, _ = call("gate", "new.jsonl", "-b", "base.jsonl", "-b", "more.jsonl")
+    assert status == 4
+    assert out.startswith("CANNOT JUDGE: nothing is decided in bandwidth")
+    assert text in out
+    if base:
+        assert call("gate", "base.jsonl", "--save-baseline", "main")[0] == 4
 
 
 def test_several_sessions_are_given_as_a_folder_or_as_several_options(call):
@@ -208,7 +234,7 @@ def test_a_reason_that_many_cases_share_is_printed_once(call):
 
 def test_the_last_results_of_the_history_are_a_baseline_without_the_candidate(call):
     Path("gpubench-runs").mkdir()
-    with history.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
+    with recording.HistoryRecorder(Path("gpubench-runs/history.sqlite")) as recorder:
         for day, centre in enumerate((1.0, 1.0, 1.1), 1):
             started = f"2026-01-0{day}T00:00:00+00:00"
             file = run_file(f"gpubench-runs/{day}.jsonl", centre, manifest={"started": started})
@@ -233,6 +259,8 @@ def test_a_baseline_grows_by_sessions_of_the_same_card_and_then_decides(call):
     run_file("other.jsonl", manifest={"facts": other})
     status, _, err = call("gate", "other.jsonl", "--save-baseline", "main", "--append")
     assert (status, "another card" in err) == (2, True)
+    newer = files.edit(run_file("newer.jsonl"), 1, "gpubench.run/1", "gpubench.run/2")
+    assert call("gate", str(newer), "--save-baseline", "main", "--append")[0] == 5
 
 
 def test_a_locked_run_file_can_still_be_judged(call):
@@ -297,7 +325,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
         (("new.jsonl", "-b", "x", "--replicates", "3"), "--replicates: only with --run"),
         (("new.jsonl", "-b", "x", "--tier", "full"), "--tier: only with --run"),
         (("new.jsonl", "--save-baseline", "../x"), "is no name for a baseline"),
-        (("--run", "nosuch", "-b", "x"), "no suite 'nosuch'"),
+        (("--run", "nosuch", "-b", "last:1"), "no suite 'nosuch'"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(call, arguments, hint):

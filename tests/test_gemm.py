@@ -8,6 +8,7 @@ import _grid
 import _make as make
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _grid_device import DTYPES, PAPER, bench
 from _modules import shared_modules, suite_module, suite_modules
 from _poison import overwrite
@@ -190,6 +191,50 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("path", "kind", "tokens"), [("warp", "int8", 1), ("tensor", "int4", 20), ("vendor", "float16", 1)]
+)
+def test_an_earlier_answer_of_few_tokens_is_found(path, kind, tokens):
+    gpu = bench(SUITE, "nvidia" if path == "tensor" else "amd")
+    expect_found(FEW.few_tokens(gpu, path, kind, 65, 256, tokens), gpu.open_device)
+
+
+@needs_compiler
+@pytest.mark.parametrize("data", ["normal", "constant"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float8_e5m2", "int8"])
+def test_each_input_of_a_product_is_new_in_the_same_memory(dtype, data):
+    operands = DATA.Operands(bench(SUITE), PRECISIONS[dtype], Shape(8, 8, 64), data)
+    place, seen = operands.a, {operands.a.tobytes()}
+    for _ in range(3 if data == "normal" else 1):
+        operands.stage(print).inputs()
+        seen.add(operands.a.tobytes())
+    assert operands.a is place
+    assert len(seen) == (4 if data == "normal" else 2)
+
+
+@needs_compiler
+def test_zeros_have_no_other_input():
+    assert DATA.Operands(bench(SUITE), PRECISIONS["float64"], Shape(8, 8, 64), "zeros").stage(print).inputs is None
+
+
+@needs_compiler
+def test_an_earlier_answer_of_a_product_is_found(monkeypatch):
+    gpu, made = bench(SUITE), []
+    monkeypatch.setattr(PRODUCT, "vendor", lambda _, product: made.append(product) or VENDOR.vendor(gpu, product))
+    task = PRODUCT.product(gpu, PRECISIONS["float16"], Shape(16, 40, 32))
+    expect_found(task, gpu.open_device, made[0].c)
+
+
+@pytest.mark.parametrize("name", ["square", "gemv", "grouped"])
+def test_an_earlier_answer_on_the_host_is_found(name):
+    backend = plugins.load("backends", "host")
+    host = backend.devices()[0]
+    case = next(case for case in SUITE.cases(Target(Facts((host,)), host, "smoke")) if case.name == name)
+    on_host = dataclasses.replace(bench(SUITE), case=case, open_device=backend.open(host))
+    expect_found(SUITE.build(on_host), on_host.open_device)
+
+
+@needs_compiler
 def test_a_copy_of_the_weights_that_gives_another_answer_is_found():
     make = DATA.Maker(bench(SUITE))
     rows = np.array([[1, 2, 3], [1, 2, 3], [0xFFFF] * 3, [1, 9, 3]], np.uint16)
@@ -295,6 +340,7 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
     overwrite(task)
     with pytest.raises(WrongAnswer, match="not written"):
         task.check()
+    expect_found(task, bench(SUITE).open_device)
 
 
 @needs_compiler
@@ -318,6 +364,7 @@ def test_a_prefill_hands_rows_on_and_restores_quantised_weights(monkeypatch, kin
     layers = small_model().size - small_model().head.size
     assert task.stages[""].work.flops == 2 * 24 * layers + 2 * small_model().head.size
     assert 0 < check_once(task)["error"] < 5e-3
+    expect_found(task, bench(SUITE).open_device)
 
 
 def refusing_library(status, message):

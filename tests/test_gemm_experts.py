@@ -8,12 +8,14 @@ import types
 import _grid
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _grid_device import bench, products_by_numpy
 from _modules import shared_modules, suite_modules
 from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.task import Task
 from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 from gpubench.model import Device, Facts
 
@@ -122,6 +124,26 @@ def test_the_products_of_all_experts_pass_their_check_and_a_wrong_one_does_not(m
 
 
 @needs_compiler
+def test_an_earlier_answer_is_found_though_several_stages_share_the_tokens(monkeypatch):
+    products = on_paper(monkeypatch, 5, 0, 17, 1, 9)
+    stages = {name: products.stage(products.by_loop(), 1, is_compared=False) for name in ("one", "other")}
+    task = Task(stages, products.check, products.poison)
+    expect_found(task, products._bench.open_device, products.y)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["block128", "row"])
+def test_an_earlier_answer_of_a_product_with_scales_is_found(name):
+    operands = scaled_operands(name)
+
+    def call():
+        operands.c[:] = computed(operands, name)
+
+    task = Task.of(operands.stage(call), check=operands.check, poison=operands.poison)
+    expect_found(task, bench(SUITE).open_device, operands.c)
+
+
+@needs_compiler
 def test_the_products_on_several_streams_are_each_made_once_and_on_the_stream_that_runs_them(monkeypatch):
     products = on_paper(monkeypatch, 5, 0, 17, 1, 9, 2, 3, 4, 6, 7, 8)
     device, lanes = products._bench.open_device.host, []
@@ -161,7 +183,7 @@ def test_a_loop_that_leaves_an_expert_out_is_found(monkeypatch):
 def test_batches_of_a_loop_fit_the_launch_queue(monkeypatch):
     products = object.__new__(GROUPED.GroupedProducts)
     products.__dict__ |= {"_layout": loads_of(1), "n": 1, "k": 1, "precision": HALF, "_bench": bench(SUITE)}
-    products._dense = None
+    products._dense = products._redraw = None
     assert [products.stage(print, launches).max_calls for launches in (1, 8, 64, 128, 1000)] == [64, 64, 8, 4, 1]
     assert products.stage(print, 1).probe is not None
     assert products.stage(print, 64, is_compared=False).probe is None

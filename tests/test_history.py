@@ -19,7 +19,7 @@ from gpubench.analysis.fingerprint import fingerprint
 from gpubench.base.errors import FileError
 from gpubench.model.store import RunWriter, read_run
 from gpubench.tools import history
-from gpubench.tools.history import database
+from gpubench.tools.history import database, reading, recording
 
 RECORDINGS = Path(__file__).parent / "recordings"
 FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -44,20 +44,20 @@ def run_file(folder, number, *seconds, of=CASE, **fields):
 
 def recorded(store, *paths):
     """Record run files; return the outcome of each."""
-    with history.HistoryRecorder(store) as recorder:
+    with recording.HistoryRecorder(store) as recorder:
         return [recorder.record(path) for path in paths]
 
 
 def trend(store, case=CASE.id, series="", runs=400):
     """Return the trend of the only line of a case."""
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         (line,) = reader.lines([case], series)
         return reader.trend(line, runs)
 
 
 def last(store, count, of=CASE, kind=H200, tier="quick", **fields):
     """Return the newest results of a case, as a gate asks for them."""
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         return reader.last(of.id, of.version, tier, kind.id, count, **fields)
 
 
@@ -85,7 +85,7 @@ def test_every_value_that_a_run_file_may_contain_survives_the_history(tmp_path, 
         files.write(tmp_path / "run.jsonl", result, manifest=make.manifest(facts=make.facts(*devices), started=started))
     )
     recorded(store, tmp_path / "run.jsonl")
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         (line,) = reader.lines()
         (point,) = reader.trend(line, 10).moments
     assert line.line.devices == tuple(ids)
@@ -126,7 +126,7 @@ def test_only_results_that_are_ok_have_figures(tmp_path, store):
         for number, status in enumerate(("failed", "invalid", "skipped"))
     ]
     recorded(store, files.write(tmp_path / "a.jsonl", *bad))
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         assert reader.lines() == []
 
 
@@ -135,7 +135,7 @@ def test_each_series_has_its_own_trend_and_the_headline_represents_the_case(tmp_
     recorded(store, files.write(tmp_path / "a.jsonl", result))
     assert trend(store).line.series == "hot"
     assert trend(store, series="cold").values == (5e11,)
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         assert reader.series(["triad"]) == ["cold", "hot"]
         assert reader.lines(["triad"], "warm") == []
 
@@ -156,7 +156,7 @@ def test_the_slowest_of_several_ranks_represents_the_case(tmp_path, store):
 )
 def test_another_version_tier_or_device_has_its_own_trend(tmp_path, store, fields):
     recorded(store, run_file(tmp_path, 1), run_file(tmp_path, 2, 2e-3, **fields))
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         assert sorted(reader.trend(line, 9).values for line in reader.lines()) == [(5e11,), (1e12,)]
     assert [point.interval.centre for point in last(store, 9)] == [1e12]
 
@@ -208,7 +208,7 @@ def test_the_last_results_are_the_newest_replicates_and_name_their_run_files(tmp
         (0, pytest.approx(1e12 / 3)),
         (1, pytest.approx(1e12 / 6)),
     ]
-    with history.History(store) as read:
+    with reading.History(store) as read:
         assert read.files(evidence) == tuple(paths[1:])
 
 
@@ -232,7 +232,7 @@ def test_a_run_with_a_start_after_its_files_time_takes_the_files_time(tmp_path, 
     (outcome,) = recorded(store, path)
     assert "its clock was 2 h 00 min ahead" in outcome.warnings[0]
     assert trend(store).moments[0].source.at == pytest.approx(path.stat().st_mtime, abs=1)
-    with history.History(store) as read:
+    with reading.History(store) as read:
         assert "1 runs start after their file was written" in read.warnings()[0]
 
 
@@ -243,7 +243,7 @@ def test_a_run_that_starts_in_the_future_is_no_baseline_before_that_time(tmp_pat
     recorded(store, early, late)
     assert [point.interval.centre for point in last(store, 9)] == [1e12]
     assert len(last(store, 9, now=future.timestamp() + 1)) == 2
-    with history.History(store) as read:
+    with reading.History(store) as read:
         assert "1 runs start in the future" in read.warnings()[0]
         assert read.warnings(future.timestamp() + 1) == ()
 
@@ -276,7 +276,7 @@ def test_a_run_without_a_start_takes_its_files_time(tmp_path, store):
 WRITER = """
 import sys
 from pathlib import Path
-from gpubench.tools.history import HistoryRecorder
+from gpubench.tools.history.recording import HistoryRecorder
 for name in sys.argv[2:]:
     with HistoryRecorder(Path(sys.argv[1])) as recorder:
         assert recorder.record(Path(name)).state == "new"
@@ -291,7 +291,7 @@ def test_three_writers_at_once_lose_nothing(tmp_path, store):
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert len(trend(store).moments) == 36
-    with history.HistoryRecorder(store) as recorder:
+    with recording.HistoryRecorder(store) as recorder:
         recorder.check()
 
 
@@ -318,11 +318,11 @@ def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monke
     connection.execute("BEGIN IMMEDIATE")
     with pytest.raises(FileError, match=r"history\.sqlite: another process has kept it locked for 0\.05 s; try again"):
         recorded(store, path)
-    (message,) = history.record_measured_run(path, read_run(path))
+    (message,) = recording.record_measured_run(path, read_run(path))
     assert "the run file is whole: add it by `gpubench history import" in message
     connection.execute("ROLLBACK")
     connection.close()
-    assert history.record_measured_run(path, read_run(path)) == ()
+    assert recording.record_measured_run(path, read_run(path)) == ()
     assert len(trend(store).moments) == 2
 
 
@@ -331,7 +331,7 @@ def test_a_locked_history_is_waited_for_and_then_reported(tmp_path, store, monke
 
 def dump(store):
     """Return all content of a history but its internal numbers."""
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         return [
             (trend_line.line, trend_line.headline, reader.trend(trend_line, 10**6)) for trend_line in reader.lines()
         ]
@@ -339,9 +339,9 @@ def dump(store):
 
 def refill(store, *places):
     """Rebuild the history; return the place of a damaged one, each file's outcome, and the number of deleted runs."""
-    recorder, aside = history.open_for_rebuild(store)
+    recorder, aside = recording.open_for_rebuild(store)
     with recorder:
-        return aside, *history.refill(recorder, places)
+        return aside, *recording.refill(recorder, places)
 
 
 def damage_file(store, damage):
@@ -357,9 +357,9 @@ def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files
     recorded(store, *paths)
     before = dump(store)
     damage_file(store, damage)
-    with pytest.raises(history.Damaged, match=r"history\.sqlite: damaged"):
+    with pytest.raises(database.Damaged, match=r"history\.sqlite: damaged"):
         dump(store)
-    assert "not in the history" in history.record_measured_run(paths[0], read_run(paths[0]))[0]
+    assert "not in the history" in recording.record_measured_run(paths[0], read_run(paths[0]))[0]
     aside, _, _ = refill(store)
     assert aside.name.startswith("history.sqlite.damaged-")
     assert dump(store) == before
@@ -367,13 +367,13 @@ def test_a_damaged_history_is_reported_set_aside_and_restored_from_the_run_files
 
 def read_all(store):
     """Return everything that commands read from a history."""
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         for line in reader.lines():
             assert reader.trend(line, 100).moments
         reader.series([])
         reader.warnings()
         reader.files(reader.last(CASE.id, 1, "quick", H200.id, 10))
-    with history.HistoryRecorder(store) as recorder:
+    with recording.HistoryRecorder(store) as recorder:
         recorder.sources()
         recorder.runs_to_delete(1)
 
@@ -453,16 +453,16 @@ def test_a_history_without_some_rows_or_tables_is_empty_or_reported_as_damaged(t
     connection.close()
     if statement.startswith("DELETE"):
         read_all(store)
-        with history.History(store) as reader:
+        with reading.History(store) as reader:
             assert reader.lines() == []
     else:
-        with pytest.raises(history.Damaged, match="damaged; `gpubench history rebuild`"):
+        with pytest.raises(database.Damaged, match="damaged; `gpubench history rebuild`"):
             read_all(store)
 
 
 def test_a_healthy_history_is_the_same_after_rebuilding(store, tmp_path):
     files = [shutil.copy(path, tmp_path) for path in RECORDINGS.glob("*.gz")]
-    recorded(store, *history.run_files([tmp_path]))
+    recorded(store, *recording.run_files([tmp_path]))
     before = dump(store)
     assert len(before) > 90
     aside, outcomes, gone = refill(store)
@@ -488,7 +488,7 @@ def test_a_database_of_another_program_is_neither_read_nor_written(tmp_path, sto
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = store.read_bytes()
-    for open_it in (history.History, history.HistoryRecorder, history.open_for_rebuild):
+    for open_it in (reading.History, recording.HistoryRecorder, recording.open_for_rebuild):
         with pytest.raises(FileError, match="is not a history of gpubench"):
             open_it(store)
     assert store.read_bytes() == before
@@ -500,40 +500,42 @@ def test_a_history_of_a_newer_gpubench_is_left_alone(tmp_path, store):
         connection.execute("PRAGMA user_version = 2")
     connection.close()
     with pytest.raises(FileError, match="has version 2, but this gpubench reads version 1; use the newer one"):
-        history.open_for_rebuild(store)
+        recording.open_for_rebuild(store)
 
 
 def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store):
     store.touch()
     with pytest.raises(FileError, match="is not a history"):
-        history.History(store)
+        reading.History(store)
     recorded(store, run_file(tmp_path, 1))
     assert len(trend(store).moments) == 1
 
 
 def test_the_error_for_a_missing_history_says_how_to_make_one(store):
     with pytest.raises(FileError, match=r"there is no history at .*; `gpubench history import FOLDER` makes one"):
-        history.History(store)
+        reading.History(store)
     assert not store.exists()
 
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
-        history.HistoryRecorder(tmp_path / "file" / "history.sqlite")
+        recording.HistoryRecorder(tmp_path / "file" / "history.sqlite")
 
 
 def test_a_run_file_that_cannot_be_read_is_refused_and_the_others_are_recorded(tmp_path, store):
     good = run_file(tmp_path, 1)
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
-    with history.HistoryRecorder(store) as recorder:
-        outcomes = {outcome.path: outcome for outcome in history.record_files(recorder, history.run_files([tmp_path]))}
+    with recording.HistoryRecorder(store) as recorder:
+        outcomes = {
+            outcome.path: outcome for outcome in recording.record_files(recorder, recording.run_files([tmp_path]))
+        }
     assert outcomes[good].state == "new"
     assert outcomes[bad].state == "refused"
     assert outcomes[bad].warnings[0].startswith(f"{bad}: line 1: ")
     with pytest.raises(FileError, match="there is no such file or folder"):
-        list(history.run_files([tmp_path / "nothing"]))
+        list(recording.run_files([tmp_path / "nothing"]))
 
 
 # ---- moving, forgetting
@@ -559,7 +561,7 @@ def test_the_newest_of_every_case_are_kept(tmp_path, store):
     rare = make.case("rare")
     paths = [run_file(tmp_path, number, of=rare if number in (0, 3) else CASE) for number in range(8)]
     recorded(store, *paths)
-    with history.HistoryRecorder(store) as recorder:
+    with recording.HistoryRecorder(store) as recorder:
         sources = recorder.sources()
         runs_to_delete = [sources[key].name for key in recorder.runs_to_delete(2)]
         assert runs_to_delete == ["0001.jsonl", "0002.jsonl", "0004.jsonl", "0005.jsonl"]
@@ -570,7 +572,7 @@ def test_the_newest_of_every_case_are_kept(tmp_path, store):
 
 def test_a_trend_without_points_is_deleted(tmp_path, store):
     recorded(store, run_file(tmp_path, 1))
-    with history.HistoryRecorder(store) as recorder:
+    with recording.HistoryRecorder(store) as recorder:
         recorder.forget(recorder.sources())
     assert dump(store) == []
     with sqlite3.connect(store) as direct:
@@ -673,7 +675,7 @@ def test_one_series_out_of_a_million_results_takes_20_ms(tmp_path, store):
             ((line + 2, 1e9 + 3600 * run, run + 2) for run in range(runs) for line in range(lines)),
         )
     direct.close()
-    with history.History(store) as reader:
+    with reading.History(store) as reader:
         (line,) = reader.lines(["suite/case[n=77]"])
         took = []
         for _ in range(15):  # the least disturbed attempt counts

@@ -38,6 +38,7 @@ def trend_of(medians, seed, noise, newer_from):
 EXAMPLES = {
     "two steps": trend_of([4.30e12] * 12 + [4.13e12] * 11 + [4.30e12] * 10, 1, 0.002, 12),
     "drift": trend_of([4.02e12 * (1 - 0.00035 * index) for index in range(60)], 2, 0.004, 0),
+    "two states": trend_of(([4.30e12] * 10 + [4.13e12] * 8) * 2, 1, 0.002, 0),
     "no change": trend_of([4.30e12] * 28, 3, 0.002, 0),
     "too few": trend_of([4.30e12] * 4 + [2.15e12], 4, 0.001, 0),
 }

@@ -7,7 +7,7 @@ import pytest
 from _modules import room_module
 
 from gpubench import plugins
-from gpubench.analysis import serving
+from gpubench.analysis import peaks
 from gpubench.authoring.axes import Target
 from gpubench.measuring import plan
 from gpubench.model import Device, Facts
@@ -59,16 +59,16 @@ def test_each_token_stores_keys_and_values_in_every_layer(name, bytes_a_token):
     ("bits", "batch", "context", "tokens_a_second"),
     [(16, 1, 1, 280), (4 + 16 / 128, 1, 1, 1085), (16, 64, 8192, 3200)],
 )
-def test_the_bound_of_a_step_of_llama_is_that_of_its_weights_and_its_cache(bits, batch, context, tokens_a_second):
+def test_the_roof_of_a_step_of_llama_is_that_of_its_weights_and_its_cache(bits, batch, context, tokens_a_second):
     llama = MODELS["llama-3-8b"]
     work = llama.step(batch, context, llama.size * bits / 8)
-    assert batch / serving.bound_s(work, READ, PRODUCTS) == pytest.approx(tokens_a_second, rel=0.01)
+    assert batch * peaks.roof(work, READ, PRODUCTS) / work.flops == pytest.approx(tokens_a_second, rel=0.01)
 
 
-def test_the_bound_of_a_prefill_is_that_of_its_products():
+def test_the_roof_of_a_prefill_is_that_of_its_products():
     llama = MODELS["llama-3-8b"]
     work = llama.prefill(2048, 2.0 * llama.size)
     layers = llama.size - llama.head.size
     pairs = 2048 * 2049 / 2  # pairs of tokens: each attends to itself and to those before it
     assert work.flops == 2 * 2048 * layers + 2 * llama.head.size + 4 * 32 * 32 * 128 * pairs
-    assert serving.bound_s(work, READ, PRODUCTS) == work.flops / PRODUCTS
+    assert peaks.roof(work, READ, PRODUCTS) == PRODUCTS

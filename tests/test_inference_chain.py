@@ -3,6 +3,7 @@
 import _grid
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _grid_device import bench, products_by_numpy
 from _modules import room_module, suite_modules
 from _poison import overwrite
@@ -11,7 +12,7 @@ from gpubench import plugins
 from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "inference")
-CHAIN, ATTENTION, WEIGHTS = suite_modules("inference", "_chain", "_prefill_attention", "_weights")
+CHAIN, ATTENTION, WEIGHTS, STEPS = suite_modules("inference", "_chain", "_prefill_attention", "_weights", "_steps")
 MODELS = room_module("suites", "_models")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SMALL = MODELS.model(128, 128, 2, 1, 2, 2, 150, "nowhere")  # two heads of 64 elements over one KV head, two layers
@@ -159,3 +160,19 @@ def test_the_check_of_a_prefill_finds_a_wrong_cache_and_unwritten_logits(prefill
 def test_a_model_that_exceeds_the_memory_is_skipped_with_a_message():
     with pytest.raises(Skip, match=r"needs .* of memory, .* are free"):
         chain(free=2**30)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("what", "size"), [("step", (1, 24)), ("prefill", (8,))])
+def test_an_earlier_answer_is_found_and_both_answers_are_known_after_the_first_check(monkeypatch, what, size):
+    """The exact chain of a large model takes long: of two tokens it is computed in the first check alone."""
+    paper, exact = bench(SUITE, "nvidia"), []
+    logits = CHAIN.ExactChain.logits
+    monkeypatch.setattr(CHAIN.ExactChain, "logits", lambda *args: exact.append(1) or logits(*args))
+    task = getattr(STEPS, f"{what}_task")(paper, SMALL, "float16", *size)
+    task.stages[""].call()
+    task.check()
+    assert len(exact) == 2
+    expect_found(task, paper.open_device)
+    assert len(exact) == 2

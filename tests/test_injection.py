@@ -23,6 +23,7 @@ from rich.console import Console
 from test_trend_page import trend_of
 
 from gpubench import model, plugins
+from gpubench.api.notebook import NotebookRun
 from gpubench.base import streams
 from gpubench.cli import _findings, _print, _summary, doctor, history, profile
 from gpubench.cli.compare import _parts
@@ -35,10 +36,9 @@ from gpubench.model import Case, View
 from gpubench.plugins.collector import HealthSign
 from gpubench.plugins.report import Enclosure
 from gpubench.tools import rendering
-from gpubench.tools.notebook import NotebookRun
 
 FORMS = plugins.names("reports")
-COMPARED = tuple(name for name in FORMS if rendering.report(name).has_method("compare"))
+COMPARED = tuple(name for name in FORMS if hasattr(rendering.report(name), "compare"))
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u034f\u115f\u200b\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff"
     "\ufe0f\ufeff\uffa0\U000e0041]"

@@ -1,6 +1,7 @@
 """Between processes: the plan on each machine, skips with reasons, kernels that compile, bounded waits."""
 
 import errno
+import operator
 from functools import partial
 
 import _grid
@@ -9,8 +10,10 @@ import _make as make
 import _nvrtc
 import numpy as np
 import pytest
+from _earlier import check_in_turn, expect_found, with_earlier_answers
 from _modules import room_module, suite_module
 from _sinks import ResultSink
+from _thread_ranks import together
 
 from gpubench import plugins
 from gpubench.authoring.bench import Bench
@@ -27,6 +30,7 @@ TWO = make.facts(make.device(peers=("cuda:1",), **H200), make.device("cuda:1", p
 
 
 part = partial(suite_module, "ipc")
+HOST = plugins.load("backends", "host")
 
 
 def jobs(facts, suite, tier="quick", device="cuda:0"):
@@ -225,3 +229,42 @@ def test_a_case_that_does_not_fit_is_skipped_with_the_needed_bytes():
     bench = Bench(device, Case("ipc", "pull"), target=None, package="")
     with pytest.raises(Skip, match=r"needs 4.000 MiB of memory, 1.000 MiB are free"):
         bench.need(2**22)
+
+
+SAME = {"path": "same", "size_bytes": 2**16}
+RECEIVERS = {  # a case, its parameters, and the array that no stage declares
+    "pull": ("_mapped", SAME, "_local"),
+    "load": ("_mapped", SAME, "_local"),
+    "push": ("_mapped", SAME, "_kept.array"),
+    "store": ("_mapped", SAME, "_kept.array"),
+    "first_touch": ("_mapped", SAME, "_local"),
+    "single": ("_single", SAME | {"way": "pull", "size_bytes": 8}, "_local"),
+    "socket_": ("_messages", {"size_bytes": 2**16}, ""),
+    "pipe": ("_messages", {"size_bytes": 2**16}, ""),
+    "direct": ("_messages", {"size_bytes": 2**16}, ""),
+}
+
+
+@pytest.mark.parametrize("name", RECEIVERS)
+def test_an_earlier_copy_is_found_because_the_other_process_has_other_words_in_each_check(name):
+    module, params, place = RECEIVERS[name]
+    sender, receiver = together(2, lambda bench: getattr(part(module), name)(bench, **params))
+    partner = getattr(receiver.check, "__self__", None)
+    expect_found(receiver, HOST.open(HOST.devices()[0]), *([operator.attrgetter(place)(partner)] if place else []))
+    receiver.close()
+    sender.close()
+
+
+def test_an_earlier_copy_through_the_host_is_found_by_the_rank_that_receives_it():
+    def body(bench):
+        bench.open_device.register = lambda _: lambda: None
+        task = part("_staged").staged(bench, "same", 2**20)
+        check_in_turn(task, bench.open_device)
+        if bench.rank == 0:
+            check_in_turn(task, bench.open_device)
+            return
+        with pytest.raises(WrongAnswer):
+            check_in_turn(with_earlier_answers(task), bench.open_device)
+        task.stages[""].call()  # the third message of the other rank
+
+    together(2, body)

@@ -293,6 +293,13 @@ def test_another_card_of_the_model_may_differ_by_the_usual_difference_between_ca
     assert (finding.cause == "card") == (verdict == "inconclusive")
 
 
+@pytest.mark.parametrize("known", [("GPU-1",), ("GPU-1", "GPU-3", "GPU-4")])
+def test_cards_that_are_alike_do_not_show_how_the_next_one_differs(known):
+    """Of four H200, three had one latency and the fourth 3.7 % more."""
+    finding = only_finding(evidence_on_cards(1.0, *known), evidence_on_cards(1.037, "GPU-2"))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "card")
+
+
 def test_of_a_baseline_of_several_cards_the_candidates_own_is_used():
     before = evidence_on_cards(1.04, "GPU-2", "GPU-1", "GPU-3")
     assert only_finding(before, evidence_on_cards(1.04, "GPU-2")).verdict is Verdict.SAME

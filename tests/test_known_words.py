@@ -66,6 +66,17 @@ def test_memory_of_another_type_and_shape_is_filled_and_compared(bench):
     assert bench.words(10**6, 1).wrong(array[:3]) == 0, "a shorter array holds the first words"
 
 
+def test_another_seed_and_back_again_is_written_to_every_array(bench):
+    words, other = bench.words(300, 2**64 - 1), np.zeros(2400, np.uint8)
+    first = words.array.copy()
+    words.redraw(words.array, other)
+    assert words.wrong(first) == 300
+    assert words.wrong(other) == words.wrong(words.array) == 0
+    words.redraw(other)
+    assert (other == first).all()
+    assert words.wrong(words.array) == 300
+
+
 def test_kernels_and_counter_are_made_once_for_a_bench(monkeypatch):
     made, loaded = paper_bench(SUITE), []
     monkeypatch.setattr(type(made), "kernel", lambda self, file, name, **defines: loaded.append(name))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _poison import overwrite
 from test_latency import build, walk_of
 
@@ -90,6 +91,12 @@ def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access:
     assert len(rows) == opened.device.units
     assert all(isinstance(row, Profile) and len(row.values) == observed["line_groups"].value for row in rows)
     assert 50 < observed["near"].value < observed["far"].value < 3000
+    expect_found(task, opened)
+
+
+def test_earlier_sums_of_the_streams_are_found() -> None:
+    opened, task = build("loaded", backend="cupy", units=4)
+    expect_found(task, opened, walk_of(task)._sums)
 
 
 def test_an_sm_without_a_result_fails_the_check() -> None:

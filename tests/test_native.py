@@ -5,7 +5,6 @@ import ctypes
 import pytest
 
 from gpubench.base.errors import GpubenchError, Unavailable
-from gpubench.devices.native import _nvcomp_table as table
 from gpubench.devices.native import nvcomp
 
 STRUCTS = {struct for row in nvcomp.ALGORITHMS.values() for struct in (row.compress, row.decompress) if struct}
@@ -32,11 +31,11 @@ def test_every_option_struct_is_64_bytes(struct):
 @pytest.mark.parametrize(
     ("struct", "offsets"),
     [
-        (table.AnsCompress, {"kind": 0, "data_type": 4, "sub_chunks": 8, "histogram_reduction": 10, "reserved": 11}),
-        (table.CascadedCompress, {"mode": 4, "terminal_codecs": 8, "fine_encodings": 24, "level": 32}),
-        (table.CascadedDecompress, {"backend": 0, "data_type": 8, "mode": 12, "coarse_encodings": 24}),
-        (table.BitcompCompress, {"data_type": 4, "delta": 8, "mode": 16, "reserved": 20}),
-        (table.Lz4Decompress, {"backend": 0, "sort": 4, "data_type": 8, "bitshuffle": 12}),
+        (nvcomp.AnsCompress, {"kind": 0, "data_type": 4, "sub_chunks": 8, "histogram_reduction": 10, "reserved": 11}),
+        (nvcomp.CascadedCompress, {"mode": 4, "terminal_codecs": 8, "fine_encodings": 24, "level": 32}),
+        (nvcomp.CascadedDecompress, {"backend": 0, "data_type": 8, "mode": 12, "coarse_encodings": 24}),
+        (nvcomp.BitcompCompress, {"data_type": 4, "delta": 8, "mode": 16, "reserved": 20}),
+        (nvcomp.Lz4Decompress, {"backend": 0, "sort": 4, "data_type": 8, "bitshuffle": 12}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -63,8 +62,11 @@ def test_lz4_returns_its_sizes_without_a_gpu(library):
 def test_every_algorithm_takes_every_corpus_type(library, name, dtype):
     codec = nvcomp.Codec(library, name, dtype)
     assert codec.max_output_bytes(65536) >= 65536
-    for required in (codec.compress_alignments(), codec.decompress_alignments()):
-        assert {required.input, required.output, required.temp} <= {1, 2, 4, 8, 16}
+    for way, options in (("Compress", codec._compress), ("Decompress", codec._decompress)):
+        query = getattr(library.handle, codec._function_name(f"{way}GetRequiredAlignments"))
+        query.argtypes, required = (type(options), ctypes.c_void_p), (ctypes.c_size_t * 3)()
+        assert query(options, ctypes.byref(required)) == 0
+        assert set(required) <= {1, 2, 4, 8, 16}, "of inputs, outputs and scratch memory"
 
 
 def test_a_type_that_a_codec_does_not_support_is_compressed_as_bytes(library):
@@ -76,7 +78,7 @@ def test_a_type_that_a_codec_does_not_support_is_compressed_as_bytes(library):
 
 def test_a_refusal_has_the_librarys_own_message(library):
     codec = nvcomp.Codec(library, "ans")
-    codec._compress.data_type = table.TYPES["int32"]
+    codec._compress.data_type = nvcomp.TYPES["int32"]
     with pytest.raises(nvcomp.NvcompError, match="not supported") as caught:
         codec.max_output_bytes(65536)
     assert (caught.value.status, caught.value.is_refusal) == (11, True)
@@ -149,10 +151,9 @@ def test_a_call_of_hipcomp_leaves_out_arguments_that_it_does_not_have(hip):
     codec.compress(batches[0], 8, scratch, batches[1], 9, 10)()
     sent = hip.handle.calls["hipcompBatchedLZ4CompressAsync"]
     assert (*sent[:8], sent[9]) == (1, 2, 8, 3, 6, 7, 4, 5, 10)
-    assert isinstance(sent[8], table.HipLz4)
+    assert isinstance(sent[8], nvcomp.HipLz4)
     codec.decompress(batches[1], batches[0], 11, scratch, 9, 10)()
     assert hip.handle.calls["hipcompBatchedLZ4DecompressAsync"] == (4, 5, 2, 11, 3, 6, 7, 1, 9, 10)
-    assert codec.compress_alignments().output == 8
 
 
 def test_a_missing_hipcomp_says_how_to_get_it():

@@ -39,17 +39,21 @@ class GpuOfNumPy:
         self.noted.append(target.nbytes)
 
 
-def test_the_outputs_of_all_stages_are_poisoned_before_each_check_and_before_the_task_poisons(device):
+def test_the_outputs_of_all_stages_are_poisoned_before_each_check_and_after_the_task_poisons(device):
     real, whole = np.zeros(4, np.float32), np.zeros((4, 3), np.uint16)[:, 1]
-    kernel, events = device.kernel('{"seconds": 0.1}', "launch", {}), []
+    kernel, events, fresh = device.kernel('{"seconds": 0.1}', "launch", {}), [], {}
 
     def write(output):
+        if fresh.pop(id(output), False):
+            is_poison = np.isnan(output) if output is real else output == 0xFFFF
+            expect(bool(is_poison.all()), "an output is not poisoned")
         output.fill(1)
         kernel((1,), (1,), ())
 
     def overwrite():
         events.append("poison")
-        expect(bool(np.isnan(real).all()) and set(whole.tolist()) == {0xFFFF}, "an output is not poisoned")
+        real.fill(1)  # the work of the call that is checked
+        fresh.update({id(real): True, id(whole): True})
 
     def check():
         events.append("check")
@@ -145,6 +149,12 @@ def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchec
     assert labels(lambda: expect(bool((out == 1).all()), "an element is wrong"), out) == ()
     assert labels(lambda: expect(out.size == 12, "never wrong"), out) == ("unchecked",)
     assert (out == 1).all(), "the element has its value again"
+
+
+def test_a_check_of_the_last_of_many_outputs_is_no_dead_one():
+    scratch = [np.zeros(4) for _ in range(9)]  # intermediate results, which no check has to look at
+    answer = np.zeros(4)
+    assert labels(lambda: expect(bool((answer == 1).all()), "an element is wrong"), *scratch, answer) == ()
 
 
 def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():

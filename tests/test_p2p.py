@@ -7,6 +7,7 @@ from pathlib import Path
 import _grid
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _modules import room_module, suite_module
 from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper
 from _poison import overwrite
@@ -87,6 +88,31 @@ def test_a_copy_is_checked_and_its_check_can_fail(name, by):
         for stage in task.stages.values():
             stage.call()
         task.check()
+
+
+COPY = {"by": "kernel", "size_bytes": 2**16}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "params", "targets"),  # the places of the targets among the arrays that the case makes
+    [
+        ("read", COPY, [0]),
+        ("write", COPY, [1]),
+        ("both", COPY, [1, 3]),
+        ("latency", {"of": "copy"}, [0]),
+        ("control", {"message": "load", "beside": "bulk", "traffic": "read"}, [0]),
+        ("control", {"message": "copy", "beside": "nothing", "traffic": "none"}, [0]),
+    ],
+)
+@pytest.mark.usefixtures("small_bulk")
+def test_an_earlier_copy_is_found(name, params, targets):
+    pair, arrays = bench(name, **params), []
+    device = pair.open_device
+    for owner, made in ((device.xp, "empty"), (device.xp, "zeros"), (device, "peer_memory")):
+        make = getattr(owner, made)
+        setattr(owner, made, lambda *args, make=make: arrays.append(make(*args)) or arrays[-1])
+    expect_found(SUITE.build(pair), device, *(arrays[place] for place in targets))
 
 
 @needs_compiler

@@ -10,7 +10,7 @@ import _grid
 import mutations
 import numpy as np
 import pytest
-from _modules import suite_module
+from _modules import room_module, suite_module
 from _poison import overwrite
 
 from gpubench import plugins
@@ -25,10 +25,11 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 
 
 part = partial(suite_module, "patterns")
+CHECKS = room_module("suites", "_checks")
 
 
 def times(compute, transfer, together):
-    return part("_overlap").OverlapTimes(compute, transfer, together, compute, transfer)
+    return part("_pipeline").OverlapTimes(compute, transfer, together, compute, transfer)
 
 
 @pytest.mark.parametrize(
@@ -52,20 +53,20 @@ def test_a_pipeline_of_ideal_parts_reaches_the_bound_from_depth_two_on(compute, 
     for _ in range(chunks):
         arrived.append(max(arrived[-1], done[-depth]) + transfer / chunks)
         done.append(max(done[-1], arrived[-1]) + compute / chunks)
-    expected = part("_overlap").bound(chunks) if depth > 1 else 0.0
+    expected = part("_pipeline").bound(chunks) if depth > 1 else 0.0
     assert times(compute, transfer, done[-1]).efficiency == pytest.approx(expected)
 
 
 def test_slowdowns_are_busy_times_over_times_alone():
-    overlap = part("_overlap").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
+    overlap = part("_pipeline").OverlapTimes(2.0, 1.0, 2.5, 2.2, 1.5)
     assert (overlap.compute_slowdown, overlap.transfer_slowdown) == pytest.approx((1.1, 1.5))
 
 
 def rounds_after(seconds_of, wanted_s, trials=8):
     """Return the rounds of a computation after its calibration, if each number of rounds takes `seconds_of` it."""
-    overlap, tried, rounds = part("_overlap"), [], 1
+    overlap, tried, rounds = part("_pipeline"), [], 1
     for _ in range(trials):
-        tried.append(overlap.CalibrationPoint(rounds, seconds_of(rounds)))
+        tried.append((rounds, seconds_of(rounds)))
         rounds = overlap.next_rounds(tried, wanted_s)
     return rounds
 
@@ -89,7 +90,7 @@ def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
 def test_many_rounds_in_one_step_equal_single_rounds(rounds):
     digest, word = part("_pipeline"), 123456789
-    factor, term = digest.combined_rounds(rounds)
+    factor, term = CHECKS.affine_power(digest.FACTOR, digest.TERM, rounds, 2**32)
     expected = word
     for _ in range(rounds):
         expected = (expected * digest.FACTOR + digest.TERM) % 2**32
@@ -169,7 +170,7 @@ def faults_of(schedule, ranks, wanted):
 
 def ends_in_any_order(schedule, ranks, rng):
     """Return whether all ranks finish if they run in a random order, each waiting for the deliveries of its step."""
-    plans = [part("_schedules").of_rank(schedule, rank) for rank in range(ranks)]
+    plans = [part("_topology").of_rank(schedule, rank) for rank in range(ranks)]
     posted, waiting = [0] * ranks, [False] * ranks
     for _ in range(20 * ranks * (1 + len(plans[0]))):
         rank = int(rng.integers(ranks))
@@ -185,7 +186,7 @@ def ends_in_any_order(schedule, ranks, rng):
 @pytest.mark.parametrize("topology", ["ring", "star", "mesh", "tree"])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_every_rank_receives_every_other_block_exactly_once_and_no_schedule_deadlocks(topology, ranks):
-    schedule = part("_schedules").TOPOLOGIES[topology](ranks)
+    schedule = part("_topology").TOPOLOGIES[topology](ranks)
     assert faults_of(schedule, ranks, lambda rank: set(range(ranks))) == []
     assert len(schedule) == ranks * (ranks - 1)
     assert ends_in_any_order(schedule, ranks, np.random.default_rng(ranks))
@@ -193,23 +194,23 @@ def test_every_rank_receives_every_other_block_exactly_once_and_no_schedule_dead
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_incast_brings_every_block_to_the_first_rank(ranks):
-    schedule = part("_schedules").incast(ranks)
+    schedule = part("_topology").incast(ranks)
     assert faults_of(schedule, ranks, lambda rank: {rank} if rank else set(range(ranks))) == []
 
 
 @pytest.mark.parametrize("topology", ["ring", "mesh"])
 def test_in_a_ring_and_in_a_mesh_a_rank_sends_and_receives_one_block_per_step(topology):
-    for sends, sources in part("_schedules").of_rank(part("_schedules").TOPOLOGIES[topology](7), 3):
+    for sends, sources in part("_topology").of_rank(part("_topology").TOPOLOGIES[topology](7), 3):
         assert (len(sends), len(sources)) == (1, 1)
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 2), (3, 4), (4, 4), (5, 6), (8, 6), (9, 8), (16, 8)])
 def test_a_tree_has_two_steps_for_each_doubling_of_its_ranks(ranks, steps):
-    assert len(part("_schedules").of_rank(part("_schedules").tree(ranks), 0)) == steps
+    assert len(part("_topology").of_rank(part("_topology").tree(ranks), 0)) == steps
 
 
 def test_a_wrong_schedule_is_found():
-    good = part("_schedules").ring(4)
+    good = part("_topology").ring(4)
     early = (*good[:4], dataclasses.replace(good[4], block=2), *good[5:])
     everything = set(range(4))
     assert faults_of(good[:-1], 4, lambda rank: everything)
@@ -218,12 +219,12 @@ def test_a_wrong_schedule_is_found():
 
 
 def test_unfairness_is_the_slowest_time_over_the_mean():
-    assert part("_schedules").unfairness([1.0, 1.0, 1.0]) == 1.0
-    assert part("_schedules").unfairness([3.0, 1.0, 2.0]) == 1.5
+    assert part("_topology").unfairness([1.0, 1.0, 1.0]) == 1.0
+    assert part("_topology").unfairness([3.0, 1.0, 2.0]) == 1.5
 
 
 def test_ranks_are_distributed_round_robin_over_the_cores():
-    assert [part("_cores").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
+    assert [room_module("suites", "_between").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
 
 
 def together(name, world, **params):
@@ -261,7 +262,7 @@ def test_a_rank_that_answers_wrongly_fails_the_check_of_those_that_received_it(t
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     assert on_all(lambda rank: tasks[rank].check()) == []
     liar = tasks[1].stages[""].call.__self__
-    liar._blocks.own[9] ^= 1
+    liar.own[9] ^= 1
     assert on_all(lambda rank: overwrite(tasks[rank])) == []
     assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
     answers = on_all(lambda rank: tasks[rank].check())
@@ -280,4 +281,37 @@ def test_a_message_that_arrives_wrongly_fails_the_check_of_a_batch(name, path, f
     receiver._received[100] ^= 1
     with pytest.raises(WrongAnswer, match=fault):
         receiver.check()
+    on_all(lambda rank: tasks[rank].close())
+
+
+RECEIVED = {
+    "topology": lambda task: task.check.__self__._memory.local,
+    "batch": lambda task: task.check.__self__._received,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("topology", {"by": "memory", "topology": "ring", "of": 2, "size_bytes": 2**12}),
+        ("batch", {"path": "socket", "messages": 8}),
+    ],
+)
+def test_blocks_and_messages_of_an_earlier_call_are_found_because_the_next_ones_differ(name, params):
+    tasks, on_all = together(name, 2, **params)
+    received = RECEIVED[name](tasks[1])
+
+    def called(with_other_input):
+        if with_other_input:
+            on_all(lambda rank: tasks[rank].stages[""].inputs())
+        assert on_all(lambda rank: overwrite(tasks[rank])) == []
+        assert on_all(lambda rank: tasks[rank].stages[""].call() and None) == []
+
+    for with_other_input in (False, True):
+        called(with_other_input)
+        assert on_all(lambda rank: tasks[rank].check()) == []
+    earlier = received.copy()
+    called(with_other_input=True)
+    received[:] = earlier
+    assert on_all(lambda rank: tasks[rank].check())
     on_all(lambda rank: tasks[rank].close())

@@ -48,9 +48,13 @@ def test_a_pipeline_that_leaves_out_a_layer_is_wrong():
         rank.poison()
         latencies = rank.seconds()
         right = is_wrong(rank.check)
+        rank.redraw()
+        earlier = is_wrong(rank.check)
+        rank.seconds()
+        right += is_wrong(rank.check)
         rank._weights = rank._weights[:1]
         rank.seconds()
-        answer = right, is_wrong(rank.check), min(latencies) > 0, rank.observed()["requests"].value
+        answer = right, is_wrong(rank.check), min(latencies) > 0, rank.observed()["requests"].value, earlier
         bench.barrier()
         rank.close()
         bench.barrier()
@@ -63,6 +67,7 @@ def test_a_pipeline_that_leaves_out_a_layer_is_wrong():
     assert "outputs of the pipeline are wrong" in last[1]
     assert last[2]
     assert last[3] > 0
+    assert "outputs of the pipeline are wrong" in last[4]
 
 
 @pytest.mark.parametrize("way", ["shared", "private"])
@@ -81,6 +86,11 @@ def test_products_with_other_weights_than_those_of_the_file_are_wrong(way, tmp_p
             messages = [is_wrong(task.check)]
             model.output[1, 2] += 1
             messages.append(is_wrong(task.check))
+            model.output[1, 2] -= 1
+            stage.inputs()
+            messages.append(is_wrong(task.check))
+            stage.call()
+            messages.append(is_wrong(task.check))
         bench.barrier()
         task.close()
         task.release()
@@ -88,7 +98,8 @@ def test_products_with_other_weights_than_those_of_the_file_are_wrong(way, tmp_p
 
     answers = together(2, body)
     assert answers[1][0] == ""
-    assert "products with the loaded weights are wrong" in answers[1][1]
+    assert all("products with the loaded weights are wrong" in answers[1][place] for place in (1, 2))
+    assert answers[1][3] == ""
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,13 +24,13 @@ import os
 import time
 
 from gpubench.api.suite import Stage, Suite, Task, Work
-from gpubench.suites.patterns import _schedules, _topology
+from gpubench.suites.patterns import _topology
 
 suite = Suite("ranks of a pattern, one of which has a fault")
 
 
 def wrong(rank):
-    rank._blocks.own[7] ^= 1
+    rank.own[7] ^= 1
 
 
 FAULTS = {
@@ -45,7 +45,7 @@ FAULTS = {
 @suite.case(ranks=3, fault=tuple(FAULTS))
 def ring(bench, fault):
     """The ring of three ranks, whose rank 1 has the fault before its first call."""
-    rank = _topology.ScheduledRank(bench, _schedules.ring(3), 2**16)
+    rank = _topology.ScheduledRank(bench, _topology.ring(3), 2**16)
     task, call, calls = rank.task("memory"), rank.call, []
 
     def faulty():

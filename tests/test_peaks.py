@@ -43,7 +43,7 @@ def test_a_product_has_three_shares_each_with_its_peak():
     result = make.result(product(), window=(0.0, 1.0))
     (row,) = summed(result).rows()
     spec, clock, best = row.figure.shares
-    assert (spec.basis, clock.basis, best.basis) == peaks.BASES
+    assert (spec.basis, clock.basis, best.basis) == peaks.BASES[:3]
     assert spec.fraction == pytest.approx(684 / 989)
     assert clock.peak == pytest.approx(132 * 4096 * 1.5e9), "the mean of the clocks in its window"
     assert clock.fraction == pytest.approx(684e12 / (132 * 4096 * 1.5e9))
@@ -79,7 +79,7 @@ def test_the_best_of_a_run_has_the_same_limit_and_is_no_early_sample():
 def test_without_a_measured_clock_or_a_sourced_rate_there_is_no_corrected_share(of, columns, window):
     figure = summed(make.result(product(), window=window), of=of, **columns).rows()[0].figure
     assert [share.basis for share in figure.shares] == ["spec", "best"]
-    assert figure.shares_text == "69.2 · – · 100.0 tensor.bfloat16"
+    assert [round(share.fraction, 3) for share in figure.shares] == [0.692, 1.0]
 
 
 def test_a_limit_without_a_data_sheet_value_has_a_share_of_its_peak_at_the_clock():
@@ -145,8 +145,8 @@ def test_sums_of_both_directions_and_algorithm_bandwidths_have_no_share_of_a_lin
     algbw = dataclasses.replace(one_way, name="algbw", role="derived", work=Work(payload=300e6))
     result = make.result(one_way, both, algbw)
     summary = summed(result)
-    shares = [summary.figure(result, series).shares_text for series in result.series]
-    assert shares == ["86.4 · – · 100.0 link.peer", "", ""]
+    shares = [[round(share.fraction, 3) for share in summary.figure(result, series).shares] for series in result.series]
+    assert shares == [[0.864, 1.0], [], []]
 
 
 def test_a_derived_series_that_counts_sectors_has_a_share_of_the_memory_peak():
@@ -356,3 +356,76 @@ def test_a_case_between_two_near_readings_has_their_clock_if_they_agree(at, cloc
     result = make.result(product(), window=(0.45, 0.55))
     figure = summed(result, at=at, **{"clock.sm": clocks}).rows()[0].figure
     assert [share.basis for share in figure.shares] == basis
+
+
+def roof_of(*results):
+    """Return the share of the roof of the last result's headline, with the other results in the same run."""
+    figure = summed(*results).rows()[-1].figure
+    return figure.share_of("roof")
+
+
+def read_at(rate, suite="bandwidth"):
+    """Return a read of memory at a rate in B/s."""
+    return make.result(make.timing(1e-3, moved=rate * 1e-3, limit="dram"), of=make.case("read", suite))
+
+
+def counted(seconds, moved, flops, **fields):
+    """Return a call that counts bytes and operations, judged by the operations of tensor cores in bfloat16."""
+    work = Work(moved=moved, flops=flops, items=fields.pop("items", 0.0))
+    fields = {"quantity": "flops", "limit": "tensor.bfloat16", **fields}
+    return make.result(make.timing(seconds, work=work, **fields), of=make.case("grouped", "gemm"))
+
+
+def test_a_figure_with_operations_and_bytes_has_a_share_of_the_smaller_of_its_peak_and_what_its_bytes_allow():
+    few_bytes, many_bytes = counted(1e-3, 1e6, 500e9), counted(1e-3, 2.3e9, 200e9)
+    peak = roof_of(read_at(4.6e12), few_bytes)
+    assert (peak.fraction, peak.peak) == (pytest.approx(0.506, abs=1e-3), 989e12)
+    memory = roof_of(read_at(4.6e12), many_bytes)
+    assert (memory.fraction, memory.peak) == (pytest.approx(0.5), pytest.approx(400e12))
+    assert memory.source == "memory at 4600 GB/s (read in this run), 86.96 operations per byte"
+    of_sheet = roof_of(many_bytes)
+    assert of_sheet.fraction == pytest.approx(2.3 / 4.8), "a run that did not read memory has the data sheet's rate"
+    assert "data sheet" in of_sheet.source
+
+
+def test_only_the_reads_of_memory_on_the_same_device_give_the_rate_of_a_roof():
+    many_bytes = counted(1e-3, 2.3e9, 200e9)
+    for other in (
+        make.result(make.timing(1e-3, moved=4.6e9, limit="dram"), of=make.case("copy")),
+        dataclasses.replace(read_at(4.6e12), status="failed"),
+        make.result(make.timing(1e-3, moved=6e9, limit="dram"), of=make.case("read")),  # above the peak
+        make.result(make.timing(1e-3, moved=2e9), of=make.case("read")),  # in a cache: compared with no peak
+    ):
+        assert roof_of(other, many_bytes).fraction == pytest.approx(2.3 / 4.8)
+    assert roof_of(read_at(4.6e12, "gemm"), many_bytes).fraction == pytest.approx(0.5)
+
+
+def test_a_step_of_tokens_has_a_share_of_its_roof_and_the_roof_is_in_tokens():
+    step = counted(1e-2, 23e9, 1e9, quantity="items", limit="dram", item="token", items=4.0)
+    share = roof_of(read_at(4.6e12), step)
+    assert (share.fraction, share.peak) == (pytest.approx(0.5), pytest.approx(800))
+
+
+def test_bytes_alone_and_bytes_that_a_cache_served_have_no_roof():
+    assert roof_of(read_at(4.6e12)) is None
+    assert roof_of(counted(1e-3, 0.0, 500e9)) is None
+    assert roof_of(read_at(4.6e12), counted(1e-3, 9e9, 500e9)) is None
+
+
+def test_the_roofs_of_recorded_cases_tell_what_the_share_of_dense_does_not():
+    """`grouped` at 25 % of dense and `tall` at 24 % were shown without their roofs, and steps without any bound."""
+    shares = {}
+    for name in ("whole/h200", "h200-inference"):
+        for row in Summary(store.read_run(RECORDINGS / f"{name}.jsonl.gz")).rows():
+            roof = row.figure.share_of("roof") if row.figure and row.result.status == "ok" else None
+            if roof:
+                shares[row.result.case.id.partition("/")[2].partition("[")[0], round(row.figure.share, 3)] = (
+                    roof.fraction
+                )
+    assert shares["grouped", 0.258] == pytest.approx(0.478, abs=1e-3)
+    assert shares["tall", 0.251] == pytest.approx(0.839, abs=1e-3)
+    assert shares["square", 0.713] == pytest.approx(0.713, abs=1e-3)
+    assert shares["decode_attention", 0.282] == pytest.approx(0.289, abs=1e-3)
+    assert shares["step", 0.585] == pytest.approx(0.599, abs=1e-3)
+    assert shares["step", 0.315] == pytest.approx(0.315, abs=1e-3)  # int4, batch 16, in a run without a read
+    assert max(shares.values()) < 1.0

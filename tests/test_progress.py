@@ -43,8 +43,18 @@ def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_to
     planned_s = plan(jobs).seconds_of(jobs[0])
     assert forecast.left_s() == pytest.approx(110 * planned_s)
     for of in jobs[:99]:
-        forecast.add(of, 5.0)
-    assert forecast.left_s() == pytest.approx(5.0 + 10 * planned_s, abs=0.2)
+        forecast.add(of, planned_s)
+    assert forecast.left_s() == pytest.approx(11 * planned_s)
+
+
+def test_a_slow_suite_lengthens_the_forecast_of_the_suites_that_follow():
+    jobs = [job(suite, number) for suite in ("bandwidth", "gemm", "ipc", "latency") for number in range(10)]
+    forecast = Forecast(plan(jobs), jobs)
+    planned_s = plan(jobs).seconds_of(jobs[0])
+    for of in jobs[:20]:
+        forecast.add(of, 5 * planned_s)
+    assert forecast.left_s() == pytest.approx(20 * planned_s * 5 ** (2 / 3))
+    assert 0.5 < forecast.left_s() / (20 * 5 * planned_s) < 1
 
 
 def test_jobs_with_too_few_devices_take_no_time():
@@ -56,7 +66,7 @@ def test_jobs_with_too_few_devices_take_no_time():
 def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, width):
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=width, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(_machine, "err", lambda: console)
+    monkeypatch.setattr(_machine._print, "err", lambda: console)
     with _machine.run_display() as watch:
         for event in events([job(path=LONG), job("gemm", path=LONG)]):
             watch(event)
@@ -67,13 +77,15 @@ def test_on_a_terminal_the_time_left_stands_in_one_line_that_fits(monkeypatch, w
 
 @pytest.mark.parametrize("term", ["", "dumb"])
 def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypatch, capsys, term):
+    drawn = io.StringIO()
     if term:
-        console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": term})
-        monkeypatch.setattr(_machine, "err", lambda: console)
+        console = Console(file=drawn, force_terminal=True, color_system=None, _environ={"TERM": term})
+        monkeypatch.setattr(_machine._print, "err", lambda: console)
     with _machine.run_display() as watch:
         for event in events([job(), job(number=1), job("gemm")]):
             watch(event)
-    assert capsys.readouterr().err.splitlines() == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
+    lines = (drawn.getvalue() if term else capsys.readouterr().err).splitlines()
+    assert lines == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
 
 
 def test_of_several_devices_each_suite_has_a_line_for_each(capsys):

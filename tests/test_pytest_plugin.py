@@ -16,12 +16,12 @@ import pytest
 from gpubench import plugins
 from gpubench.authoring.task import Stage, Task
 from gpubench.base.errors import FileError, UsageError, WrongAnswer
+from gpubench.judging.judge import DECIDED
 from gpubench.measuring import inventory
 from gpubench.model import Facts, Result, Series, Work, store
 from gpubench.stats import median
 from gpubench.testing.fixture import Gpubench
-from gpubench.testing.progress import Progress
-from gpubench.testing.session import MeasuringSession, Options, ReplicateStarter, suite_of
+from gpubench.testing.session import MeasuringSession, Options, Progress, ReplicateStarter, suite_of
 from gpubench.testing.verdicts import Baseline
 
 HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydantic", "rich", "typer", "cupy")
@@ -519,7 +519,7 @@ def test_a_slower_result_fails_after_it_was_measured_again(tmp_path):
     assert (judged.verdict, judged.fails, len(asked)) == ("slower", True, 1)
     assert judged.failure.splitlines()[0] == "slower: −9.1 %, threshold 2.0 %: bandwidth/triad"
     assert judged.failure.splitlines()[1].startswith("baseline 1000 GB/s, candidate 909.1 GB/s, 95 % interval −9.")
-    assert judged.is_decided
+    assert judged.finding.verdict in DECIDED
 
 
 def test_a_result_that_is_slower_once_and_not_again_passes(tmp_path):
@@ -531,18 +531,17 @@ H100 = {"facts": make.facts(make.device(name="NVIDIA H100"))}
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict", "fails", "is_decided", "reason"),
+    ("before", "after", "verdict", "fails", "reason"),
     [
-        (run_of(*QUIET), run_of(*(value * 1.0002 for value in QUIET)), "same", False, True, ""),
-        (run_of(*QUIET), run_of(*(value * 0.8 for value in QUIET)), "faster", False, True, ""),
-        (run_of(*QUIET), run_of(1.1e-3), "inconclusive", False, False, "--gpubench-replicates 5"),
-        (run_of(*QUIET, **H100), run_of(*QUIET), "not comparable", True, False, "H200 instead of NVIDIA H100"),
-        (run_of(*QUIET), run_of(1e-3, case=make.case("other")), "new", False, None, ""),
+        (run_of(*QUIET), run_of(*(value * 1.0002 for value in QUIET)), "same", False, ""),
+        (run_of(*QUIET), run_of(*(value * 0.8 for value in QUIET)), "faster", False, ""),
+        (run_of(*QUIET), run_of(1.1e-3), "inconclusive", False, "--gpubench-replicates 5"),
+        (run_of(*QUIET, **H100), run_of(*QUIET), "not comparable", True, "H200 instead of NVIDIA H100"),
+        (run_of(*QUIET), run_of(1e-3, case=make.case("other")), "new", False, ""),
     ],
 )
-def test_only_a_result_that_is_slower_or_cannot_be_compared_fails(
-    tmp_path, before, after, verdict, fails, is_decided, reason
-):
+def test_only_a_result_that_is_slower_or_cannot_be_compared_fails(tmp_path, before, after, verdict, fails, reason):
     judged = baseline_of(tmp_path, before).judge(after, list)
-    assert (judged.verdict, judged.fails, judged.is_decided) == (verdict, fails, is_decided)
+    assert (judged.verdict, judged.fails) == (verdict, fails)
+    assert (judged.finding is not None and judged.finding.verdict in DECIDED) is (verdict in ("same", "faster"))
     assert reason in judged.reason

@@ -173,13 +173,10 @@ def test_a_batch_with_one_context_has_the_slope_of_the_largest_batch_with_two():
     assert StepLine.through(1000, 0.001, 2e-6) == StepLine(0.0, 1e-6)
 
 
-def test_prefills_between_measured_lengths_lie_on_the_line_and_a_bound_is_the_longer_of_bytes_and_operations():
+def test_prefills_between_measured_lengths_lie_on_the_line():
     assert [TIMES.prefill_s(tokens) for tokens in (55, 1, 200)] == pytest.approx([0.055, 0.01, 0.2])
-    work = Work(moved=4e12, flops=1e12)
     fast = replace(TIMES, steps={1: StepLine(0.002, 1e-5)})
     assert [fast.prefill_s(tokens) for tokens in (5, 1)] == pytest.approx([0.005, 0.002])
-    rates = ((4e12, 1e12), (8e12, 1e12), (4e12, 0.5e12))
-    assert [serving.bound_s(work, *rate) for rate in rates] == [1, 1, 2]
 
 
 def test_percentiles_need_the_queries_that_loadgen_needs():

@@ -41,11 +41,17 @@ def show(*arguments):
     return printed
 
 
-def test_a_whole_run_of_an_h200_is_shown_in_forty_lines(whole_run):
+def test_a_whole_run_of_an_h200_is_shown_in_41_lines_with_groups_of_key_figures(whole_run):
     text = lines(_summary.run_parts(whole_run, "run.jsonl"), 80)
-    assert len(text) <= 40
+    assert len(text) <= 41
     assert text[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
-    assert any(line.split() == ["Memory", "read", "4692", "GB/s", "97.8", "%", "102.0", "%"] for line in text)
+    assert max(map(len, text)) <= 80
+    table = [" ".join(line.split()) for line in text[text.index("memory") : text.index("trustworthy: yes")]]
+    groups = [line for line in table if line in ("memory", "compute", "links", "models")]
+    assert groups == ["memory", "compute", "links", "models"]
+    assert "Memory read 4692 GB/s ± 0.02 % more 97.8 % 102.0 %" in table
+    assert table[3].startswith("Memory latency 351.0 ns ± 0.4 % less ")
+    assert table[-1] == "range: ± spans all values, which are fewer than 6"
     assert "trustworthy: yes" in text
     assert text[-1] == "every case: gpubench show run.jsonl --all"
 
@@ -87,6 +93,44 @@ def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
     assert suite.constants == "on cuda:0; dtype=float32 in copy"
 
 
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_the_sum_of_the_host_links_of_two_gpus_is_shown_at_every_width(width):
+    run = store.read_run(RECORDINGS / "whole/h200x2-applications.jsonl.gz")
+    (suite,) = listing(Summary(run), ["host_link_all*"])
+    assert lines(_summary._suite_parts(suite, False, width), width).count("  sum 110.4 GB/s") == 2
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_shares_of_the_roof_are_shown_at_every_width(whole_run, width):
+    (suite,) = listing(Summary(whole_run), ["gemm/grouped", "gemm/tall"])
+    text = "\n".join(lines(_summary._suite_parts(suite, False, width), width))
+    assert "of roof" in text
+    assert "47.8 %" in text
+    assert "83.9 %" in text
+
+
+def test_a_misaligned_product_says_so_though_its_id_does_not(whole_run):
+    names = {case.case_id: case.name for suite in listing(Summary(whole_run), ["aligned"]) for case in suite.cases}
+    assert names["gemm/aligned[n=4097,dtype=bfloat16]"] == "aligned[dtype=bfloat16], misaligned rows"
+    results = [make.result(of=make.case("aligned", "gemm", n=n)) for n in (4095, 4096, 4097)]
+    (suite,) = listing(Summary(make.run(*results)))
+    assert [case.name for case in suite.cases] == [
+        "aligned[n=4095], misaligned rows",
+        "aligned[n=4096]",
+        "aligned[n=4097], misaligned rows",
+    ]
+
+
+@pytest.mark.parametrize(("replicates", "head"), [(1, ("± within", "process")), (3, ("± of", "processes"))])
+def test_the_head_of_the_intervals_says_what_they_cover(replicates, head):
+    results = [
+        make.result(make.timing(1e-3, 1.1e-3, moved=1e9), replicate=index, of=make.case("copy"))
+        for index in range(replicates)
+    ]
+    above, below = lines(_summary.cases(make.run(*results)), 100)[2:4]
+    assert (above.split("  ")[-1].strip(), below.split()[-1]) == head
+
+
 def test_cases_can_be_filtered_sorted_and_limited_in_number(whole_run):
     summary = Summary(whole_run)
     (suite,) = listing(summary, ["gemm/square*float16"])
@@ -115,7 +159,8 @@ def test_few_samples_have_a_range_and_a_single_one_has_no_interval():
 def test_failed_cases_are_shown_first_with_their_reasons():
     failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
     text = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
-    assert "trustworthy: no, because 1 case failed (wrong answer)" in text
+    trust = text.index("trustworthy: no, 1 reason")
+    assert text[trust + 1] == "- 1 case failed (wrong answer)"
     assert "- failed: bandwidth/triad: 1 of 2 elements are wrong" in text
 
 

@@ -227,3 +227,11 @@ def test_q_values_equal_those_of_scipy():
     p = np.random.default_rng(9).random(60) ** 3
     assert stats.false_discovery(p.tolist()) == pytest.approx(scipy.stats.false_discovery_control(p))
     assert stats.false_discovery([]).shape == (0,)
+
+
+def test_the_first_samples_before_a_power_cap_do_not_widen_the_interval_of_a_thousand():
+    rng = np.random.default_rng(0)
+    capped = [*np.full(5, 1.40), *np.repeat(rng.choice([1.56, 1.59, 1.62], 12), 94)]  # levels of a capped clock
+    interval = stats.median_interval(capped)
+    assert stats.serial_inflation(capped) > len(capped) / 4, "as few as four independent samples"
+    assert 1.55 < interval.low <= interval.centre <= interval.high < 1.63

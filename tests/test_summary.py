@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import _make as make
 import pytest
 
-from gpubench.analysis import quantities, summary
-from gpubench.model import Series, Work
+from gpubench.analysis import overview, quantities, summary, trend
+from gpubench.model import Samples, Series, Work, store
+
+RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def work_series(quantity, *seconds, **work):
@@ -232,3 +235,56 @@ def test_samples_from_before_the_device_settled_are_a_secondary_figure_if_they_d
     run = make.run(make.result(make.timing(1e-3, moved=1e9), make.timing(seconds, name="early", moved=1e9)))
     table = summary.Summary(run)
     assert [figure.short for figure in table.secondary_figures(table.spreads()[0])] == beside
+
+
+@pytest.mark.parametrize(
+    ("clocks", "after", "labels"),
+    [
+        ((1.980e9, 1.965e9), 1.62e9, ("unsettled",)),  # the mean in the window decides
+        ((1.605e9, 1.605e9), 1.98e9, ("power-capped", "unsettled")),
+        ((1.890e9, 1.950e9), None, ("power-capped", "unsettled")),  # below 97 % of 1980 MHz
+        ((), 1.98e9, ("unsettled",)),  # a short window has the clock after its samples alone
+        ((), 1.89e9, ("power-capped", "unsettled")),
+        ((), None, ("power-capped", "unsettled")),
+    ],
+)
+def test_a_case_is_power_capped_only_if_its_clock_was_below_97_per_cent_of_the_devices_own(clocks, after, labels):
+    device = make.device(details=(("clock.sm_hz", "1980000000"),))
+    clock = make.counter("nvml.clock.sm", "Hz", "gauge")
+    sampled = [Samples("nvml", "cuda:0", (0.1, 0.2)[: len(clocks)], (("nvml.clock.sm", clocks),))] if clocks else []
+    capped = make.result(make.timing(1e-3, clock_hz=after), labels=("power-capped", "unsettled"), window=(0.0, 0.3))
+    run = make.run(capped, sampled=sampled, facts=make.facts(device), counters=(clock,))
+    (row,) = summary.Summary(run).rows()
+    assert row.labels == labels
+    assert [entry.labels for entry in trend.entries(run)] == [labels]
+
+
+def test_no_case_of_a_recorded_h200_is_power_capped_at_its_full_clock():
+    """The driver named the cap in 31 cases, 17 of them at 1.96 GHz or more, often behind a large product."""
+    run = store.read_run(RECORDINGS / "whole/h200.jsonl.gz")
+    assert sum("power-capped" in result.labels for result in run.results) == 31
+    capped = [row.result.case for row in summary.Summary(run).rows() if "power-capped" in row.labels]
+    assert len(capped) == 14
+    assert {case.suite for case in capped} == {"bandwidth", "gemm", "inference", "tensor", "virtual"}
+    assert "gemm/square[dtype=bfloat16,n=8192]" in {case.id for case in capped}
+    assert "gemm/square[dtype=bfloat16,n=2048]" not in {case.id for case in capped}
+
+
+def test_a_component_of_a_fleet_is_power_capped_only_at_a_lowered_clock():
+    device = make.device(details=(("clock.sm_hz", "1980000000"),))
+    for clock_hz, states in ((1.965e9, frozenset()), (1.6e9, {"power-capped"}), (None, {"power-capped"})):
+        builder = overview.DigestBuilder()
+        builder.add(make.manifest(facts=make.facts(device)))
+        builder.add(make.result(make.timing(1e-3, clock_hz=clock_hz), labels=("power-capped",)))
+        (component,) = builder.digest("node").components
+        assert [rate.states for rate in component.rates.values()] == [states]
+
+
+def test_the_sum_over_the_links_of_several_gpus_is_a_secondary_figure():
+    table = summary.Summary(store.read_run(RECORDINGS / "whole/h200x2-applications.jsonl.gz"))
+    shown = {
+        spread.case.id: [figure.text for figure in table.secondary_figures(spread) if figure.short == "sum"]
+        for spread in table.spreads()
+        if spread.case.name == "host_link_all"
+    }
+    assert list(shown.values()) == [["110.4 GB/s"]] * 2

@@ -14,13 +14,15 @@ from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.authoring.effort import POINT, TIER
+from gpubench.authoring.task import Stage
 from gpubench.base.errors import DeviceError, Skip, WrongAnswer
-from gpubench.model import Facts
+from gpubench.model import Facts, Work
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
 HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_hgemm", "_kernels", "_hgemm")
-DATA, FORMATS = shared_modules("_matrix.data", "_matrix.formats")
+DATA, FORMATS, VENDOR = shared_modules("_matrix.data", "_matrix.formats", "_matrix.vendor")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
@@ -246,8 +248,61 @@ def test_alternating_calls_give_the_share_of_the_vendors_rate():
 
     device = SimpleNamespace(time=time, synchronize=lambda: calls.append("wait"))
     probe = HGEMM.paired(SimpleNamespace(device=device), own, vendor)
-    assert probe()["of_vendor"].value == pytest.approx(75)
+    assert probe()["of_best"].value == pytest.approx(75)
     assert calls == ["vendor", "wait", "own", "vendor", "vendor", "own"]
+
+
+def proposals(*milliseconds):
+    """Return proposed algorithms that take these times, the device on which they do, and the calls that it timed."""
+    timed = []
+    algorithms = [
+        VENDOR.ProductCall(lambda place=place: place, {"algorithm": str(place)}) for place in range(len(milliseconds))
+    ]
+
+    def time(call, count, gated, lead):
+        timed.append(call())
+        first = 0.5 if len(timed) <= len(milliseconds) else 0.0  # the first round is slower
+        return SimpleNamespace(device=((milliseconds[lead()] + first) * 1e-3,))
+
+    return algorithms, SimpleNamespace(device=SimpleNamespace(time=time)), timed
+
+
+def test_the_vendors_product_is_the_fastest_of_eight_proposals_each_timed_in_turn(monkeypatch):
+    algorithms, of, timed = proposals(0.3, 0.19, 0.2)
+    asked = []
+    monkeypatch.setattr(HGEMM, "heuristics", lambda bench, product, most: asked.append(most) or algorithms)
+    best = HGEMM.best_by_vendor(of, None)
+    assert best.call is algorithms[1].call
+    assert best.notes == {"algorithm": "1", "proposal": "number 2 of 3, the fastest"}
+    assert (asked, timed) == ([8], [0, 1, 2] * 3)
+
+
+def test_a_library_that_proposes_nothing_gives_its_only_product(monkeypatch):
+    def none(bench, product, most):
+        raise Skip("needs cuBLASLt")
+
+    monkeypatch.setattr(HGEMM, "heuristics", none)
+    monkeypatch.setattr(HGEMM, "vendor", lambda bench, product: f"the product of {product}")
+    assert HGEMM.best_by_vendor(None, "halves") == "the product of halves"
+
+
+def test_up_to_4096_a_sample_follows_a_rest_so_that_no_power_cap_makes_fast_kernels_alike(monkeypatch):
+    product = SimpleNamespace(call=lambda: None, notes={})
+    monkeypatch.setattr(HGEMM, "best_by_vendor", lambda bench, product_: product)
+    of_size = SimpleNamespace(
+        stage=lambda call, effort: Stage(call, Work(flops=1.0), "flops", effort=effort),
+        product=None, check=dict, poison=lambda: None, notes={},
+    )  # fmt: skip
+    monkeypatch.setattr(HGEMM, "Operands", lambda bench, precision, shape: of_size)
+    target = SimpleNamespace(target=SimpleNamespace(tier="quick"))
+    stages = {n: HGEMM.hgemm(target, "vendor", n).stages[""] for n in (1024, 4096, 8192)}
+    assert {n: (stage.rest_s, stage.effort) for n, stage in stages.items()} == {
+        1024: (0.01, TIER),
+        4096: (0.01, TIER),
+        8192: (0.0, POINT),
+    }
+    cases = [case for case in SUITE.cases(Target(Facts((PAPER,)), PAPER, "quick")) if case.name == "hgemm"]
+    assert {case.version for case in cases} == {2}
 
 
 @needs_compiler
@@ -257,7 +312,7 @@ def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper():
     overwrite(task)
     stage.call()
     assert 0 < task.check()["error"].value < 2**-11
-    assert stage.probe()["of_vendor"].value > 0
+    assert stage.probe()["of_best"].value > 0
     assert task.check()["error"].value > 0  # the vendor's product was written to another place
     assert (stage.work.flops, stage.quantity, stage.limit) == (2 * 128**3, "flops", "tensor.float16")
     assert task.notes["kernel"] == "tile of hgemm.cu, tiles of 128 × 128"

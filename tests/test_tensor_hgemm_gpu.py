@@ -70,5 +70,5 @@ def test_the_notes_of_a_kernel_show_no_spills(bench: Bench) -> None:
 
 def test_a_rung_is_timed_in_turn_with_the_vendors_product(bench: Bench) -> None:
     measured = Engine(bench.device, POLICIES["quick"]).measure(HGEMM.hgemm(bench, "wgmma", 4096))
-    share = next(series for series in measured.series if series.name == "of_vendor")
+    share = next(series for series in measured.series if series.name == "of_best")
     assert all(20 < value < 200 for value in share.values)

@@ -4,6 +4,7 @@ import _grid
 import _grid_device
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _modules import suite_module
 from _poison import overwrite
 
@@ -43,3 +44,4 @@ def test_a_case_builds_runs_and_checks_itself_on_a_gpu_on_paper(rung):
     for call in stage.rotation:
         call()
     assert task.check()["error"].value < 1e-3
+    expect_found(task, bench.open_device)

@@ -8,6 +8,7 @@ import _grid_device
 import _nvrtc
 import numpy as np
 import pytest
+from _earlier import expect_found
 from _modules import suite_modules
 from _poison import overwrite
 
@@ -286,3 +287,52 @@ def test_a_kernel_that_computes_nothing_fails_its_check(name, params):
     assert "40 registers" in task.notes["resources"]
     with pytest.raises(WrongAnswer):
         task.check()
+
+
+def test_the_sums_of_the_other_input_are_larger_by_one_also_where_two_share_a_word():
+    sums = np.arange(64, dtype=np.float16).reshape(2, 32)
+    words = sums.copy().view(np.uint32)
+    shift = MMA.shifting("float16", words)
+    for more in (1, 0):
+        shift()
+        np.testing.assert_array_equal(words.view(np.float16), sums + more)
+
+
+class ExactKernel(IdleKernel):
+    """A kernel that leaves the expected results of the input on the device: `results` computes them from its arrays."""
+
+    def __init__(self, results):
+        self.results = results
+
+    def __call__(self, grid, block, args, shared_bytes=0):
+        super().__call__(grid, block, args)
+        *arrays, rounds, out, _ = args
+        out.reshape(-1)[:] = np.resize(self.results(int(rounds), *arrays), out.size)
+
+
+def sums_of(monkeypatch, module, name):
+    """Return a function that computes the last sums from the first ones on the device and the drawn product."""
+    draw, products = getattr(module, name), []
+
+    def drawn(*args):
+        data = draw(*args)
+        products.append(data.end - data.begin)
+        return data
+
+    monkeypatch.setattr(module, name, drawn)
+    return lambda _rounds, *arrays: arrays[-1] + products[-1]
+
+
+def folded_integers(rounds, k, begin):
+    steps = rounds * SCALAR.BODY // len(begin)
+    return SCALAR.folded(SCALAR.results_of("logic", "uint32", begin, k, steps))
+
+
+@pytest.mark.parametrize(("name", "params"), [FULL[1], *FULL[3:]])
+def test_an_earlier_answer_of_chains_is_found(monkeypatch, name, params):
+    module, draw = {"mma": (MMA, "nvidia_data"), "wgmma": (WGMMA, "warpgroup_data")}.get(name, (None, ""))
+    kernel = ExactKernel(sums_of(monkeypatch, module, draw) if module else folded_integers)
+    monkeypatch.setattr(_grid_device.PaperBench, "kernel", lambda *_args, **_defines: kernel)
+    paper = _grid_device.bench(SUITE, "nvidia", **params)
+    paper.case = Case("tensor", name, tuple(params.items()))
+    expect_found(SUITE.build(paper), paper.open_device)

@@ -63,6 +63,23 @@ def test_a_change_is_marked_in_the_drawing_and_described_in_text_above_the_list_
     )
 
 
+def test_two_states_are_drawn_as_their_levels_and_told_instead_of_steps():
+    values = [4.0e12, 3.99e12] * 5 + [3.8e12, 3.79e12] * 5
+    states = trend_of([*values, *values])
+    assert (states.state, states.changes, states.states[0].switches) == ("two states", (), (10, 20, 30))
+    page = Tags(page_of(states))
+    assert (page.count("line", "change"), page.count("line", "level")) == (0, 4)
+    assert "Two states, 3795 GB/s and 3995 GB/s: 3 switches in 40 runs, the last 10 at 3795 GB/s." in page.text
+    assert sparkline(states, 40)[1] == "=" * 40
+
+
+def test_a_step_that_leads_back_is_told_as_a_level_seen_before():
+    returned = trend_of([4.0e12] * 10 + [3.8e12] * 10 + [4.0e12] * 10, cublas="13.1")
+    assert [change.note for change in returned.changes] == ["perhaps a second state", "a level seen before"]
+    assert "5.3 % more (better), a level seen before" in Tags(page_of(returned)).text
+    assert STEP.changes[0].note == "", "cuBLAS differs, which explains the step"
+
+
 def drifting_values(count, total, seed=2):
     """Return `count` values from 1e12 on that change by the fraction `total` in all, with 0.3 % noise."""
     noise = np.random.default_rng(seed).normal(0, 0.003, count)

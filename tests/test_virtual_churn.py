@@ -2,8 +2,11 @@
 
 import errno
 import random
+import types
 
+import numpy as np
 import pytest
+from _host_space import HostMalloc, HostSpace
 from _modules import suite_module
 from _poison import overwrite
 from test_virtual_memory import host_bench, task_of
@@ -12,6 +15,7 @@ from gpubench.api.libraries import DriverCallError
 from gpubench.base.errors import WrongAnswer
 
 CHURN = suite_module("virtual", "_churn")
+THROUGH = suite_module("virtual", "_through")
 PEAK = 2**24
 
 
@@ -32,7 +36,7 @@ def test_a_trace_takes_as_many_blocks_as_asked_and_gives_each_back_once(trace):
 
 
 def test_a_trace_peaks_at_the_memory_asked_for_and_is_the_same_for_a_seed(trace):
-    assert CHURN.live_bytes_at(trace, CHURN.peak_index(trace)) == pytest.approx(PEAK, rel=0.01)
+    assert CHURN.peak(trace)[1] == pytest.approx(PEAK, rel=0.01)
     assert CHURN.training_trace(3, 1000, PEAK) == trace
     assert CHURN.training_trace(4, 1000, PEAK) != trace
     assert all(operation.nbytes % 512 == 0 for operation in trace)
@@ -67,7 +71,9 @@ def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
 
 
 @pytest.mark.parametrize("allocator", ["malloc", "vmm"])
-def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(allocator, trace):
+def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(monkeypatch, allocator, trace):
+    monkeypatch.setattr(CHURN, "GpuSpace", HostSpace)
+    monkeypatch.setattr(CHURN, "RuntimeMalloc", HostMalloc)
     run = CHURN.Churn(host_bench(), allocator, trace, PEAK)
     assert len(run.seconds()) == len(trace)
     assert run.check()["first failure"].value == len(trace)
@@ -77,7 +83,7 @@ class OverlappingArena:
     """An arena whose third block lies where the second one does."""
 
     def __init__(self, bench):
-        self._inner, self._given = CHURN.HostMalloc(bench), []
+        self._inner, self._given = HostMalloc(bench), []
 
     def take(self, nbytes):
         """Return an address; the third block gets that of the second."""
@@ -100,7 +106,7 @@ def test_an_allocator_that_gives_the_same_memory_twice_is_found(monkeypatch, tra
         CHURN.Churn(host_bench(), "malloc", trace, PEAK).check()
 
 
-class SmallAllocator(CHURN.HostMalloc):
+class SmallAllocator(HostMalloc):
     """An allocator with room for a quarter of the trace's peak."""
 
     room = PEAK // 4
@@ -165,7 +171,19 @@ def test_only_exhausted_memory_counts_as_a_first_failure(error, is_full):
             CHURN.allocate_or_none(take, 1)
 
 
-def test_bandwidth_and_latency_through_many_handles_are_checked():
+class HostRing:
+    """The ring in memory of the host that its processor walks, in place of the GPU's."""
+
+    @classmethod
+    def linked(cls, bench, _size_bytes, memory):
+        """Return a ring whose walk is the host's."""
+        walk = suite_module("latency", "_ring").host_walk(bench, memory.view(np.uint64))
+        return types.SimpleNamespace(walk=lambda _steps, sweep: walk)
+
+
+def test_bandwidth_and_latency_through_many_handles_are_checked(monkeypatch):
+    monkeypatch.setattr(THROUGH, "GpuSpace", HostSpace)
+    monkeypatch.setattr(THROUGH, "GpuRing", HostRing)
     for piece in ("malloc", "2MiB"):
         for access, stage in (("triad", "triad"), ("chase", "chase")):
             task = task_of("mapped", piece=piece, size_bytes=2**22, access=access)

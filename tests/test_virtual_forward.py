@@ -11,7 +11,7 @@ from test_virtual_memory import host_bench
 
 from gpubench.base.errors import WrongAnswer
 
-FORWARD, WIRE = suite_modules("virtual", "_forward", "_wire")
+FORWARD, WIRE = suite_modules("virtual", "_calls", "_wire")
 
 
 class TwoRankExchange:

@@ -8,7 +8,7 @@ import _grid
 import _grid_device
 import numpy as np
 import pytest
-from _modules import suite_modules
+from _modules import room_module, suite_modules
 from _poison import overwrite
 
 from gpubench import plugins
@@ -17,6 +17,7 @@ from gpubench.base.errors import WrongAnswer
 pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "virtual")
 LOADS, SLICE = suite_modules("virtual", "_loads", "_slice")
+CHECKS = room_module("suites", "_checks")
 # Parts of the prelude for GPUs that the grid of the host does not have.
 MACROS = {
     "gb_vreg(word)": "(word)",
@@ -56,7 +57,10 @@ def test_each_kernel_adds_one_to_the_counter_after_its_work() -> None:
     counter = np.zeros(2, np.uint64)
     for _ in range(5):
         kernel("tick")((1,), (1,), (counter, np.uint32(100)))
-    assert counter.tolist() == [5, LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 100, 2**32)[1]]
+    assert counter.tolist() == [
+        5,
+        CHECKS.affine_power(LOADS._FACTOR, LOADS._TERM, 100, 2**32)[1],
+    ]
 
 
 def test_blocks_mark_the_sms_that_they_run_on() -> None:
@@ -99,7 +103,7 @@ def test_a_kernel_stamps_each_span_in_which_it_ran_and_a_missing_stamp_is_found(
     interruptions = int((breaks > 0).sum())
     assert interruptions >= 8
     assert (spans[:, 1] - spans[:, 0]).sum() == (4 * 120 - interruptions) * 1_000, "nothing else is lost"
-    assert end[0] == LOADS.affine_power(LOADS._FACTOR, LOADS._TERM, 120 * 10, 2**32)[1]
+    assert end[0] == CHECKS.affine_power(LOADS._FACTOR, LOADS._TERM, 120 * 10, 2**32)[1]
     kernels.check()
     kernels._stamps[3] = 0
     with pytest.raises(WrongAnswer, match="a kernel left no stamps, or ended before it began"):

@@ -1,11 +1,11 @@
-"""Virtual memory: its steps by the host's kernel, growth in place, and checks that find faults."""
+"""Virtual memory: its steps on memory of the host, growth in place, and checks that find faults."""
 
 import types
 
 import numpy as np
 import pytest
-from _grid_device import PaperGpu
 from _grid_device import bench as paper_bench
+from _host_space import AddressedHost, HostSpace
 from _modules import suite_module
 
 from gpubench import plugins
@@ -15,7 +15,6 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring.plan import load_suite
 from gpubench.model import Case, Device, Facts
-from gpubench.plugins.backend import Traits
 
 SUITE = load_suite("virtual")
 SPACE = suite_module("virtual", "_space")
@@ -28,12 +27,19 @@ VIRTUAL_CASES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _memory_of_the_host(monkeypatch):
+    """Let the suite map memory of the host."""
+    for module in (STEPS, GROW):
+        monkeypatch.setattr(module, "GpuSpace", HostSpace)
+
+
 def host_bench(name="case", **params):
     """Return a bench on the host for the case `name` with these parameters."""
     device = BACKEND.devices()[0]
     target = Target(Facts((device,)), device, "smoke")
     case = Case("virtual", name, tuple(params.items()))
-    return Bench(BACKEND.open(device), case, target, SUITE.package, 5, devices=(device,))
+    return Bench(AddressedHost(BACKEND.open(device)), case, target, SUITE.package, 5, devices=(device,))
 
 
 def task_of(name, **params):
@@ -42,7 +48,7 @@ def task_of(name, **params):
 
 
 def mapped_range(pages=4):
-    return SPACE.MappedRange(SPACE.HostSpace(), pages * PAGE)
+    return SPACE.MappedRange(HostSpace(), pages * PAGE)
 
 
 def memory(mapped):
@@ -68,7 +74,7 @@ def test_pieces_mapped_in_sequence_are_one_memory_and_are_all_given_back():
 
 
 def test_a_range_that_fails_half_way_gives_everything_back():
-    class FullSpace(SPACE.HostSpace):
+    class FullSpace(HostSpace):
         created, released = 0, 0
 
         def create(self, nbytes):
@@ -98,7 +104,7 @@ def test_each_step_is_timed_by_itself_and_its_memory_is_written_and_compared(ste
 
 
 def test_a_space_that_maps_one_memory_at_two_places_is_found(monkeypatch):
-    class SameMemorySpace(SPACE.HostSpace):
+    class SameMemorySpace(HostSpace):
         def create(self, nbytes):
             self.first = getattr(self, "first", None) or super().create(nbytes)
             return self.first
@@ -106,13 +112,13 @@ def test_a_space_that_maps_one_memory_at_two_places_is_found(monkeypatch):
         def release(self, physical):
             pass
 
-    monkeypatch.setattr(STEPS, "open_space", lambda _: SameMemorySpace())
+    monkeypatch.setattr(STEPS, "GpuSpace", SameMemorySpace)
     task = task_of("map", size_bytes=2 * PAGE, piece="2MiB")
     with pytest.raises(WrongAnswer, match="words differ from what was written"):
         task.check()
 
 
-@pytest.mark.parametrize("way", ["vmm", "vmm-2MiB", "copy"])
+@pytest.mark.parametrize("way", ["vmm", "vmm-2MiB"])
 def test_an_array_grows_and_keeps_its_contents(way):
     task = task_of("grow", way=way, from_bytes=2 * PAGE, by_bytes=2 * PAGE)
     for _ in range(2):
@@ -122,13 +128,13 @@ def test_an_array_grows_and_keeps_its_contents(way):
 
 
 def test_an_array_that_loses_contents_when_it_grows_is_found(monkeypatch):
-    class ForgetfulHostGrowth(GROW.HostCopyGrowth):
+    class ForgetfulGrowth(GROW.MappedGrowth):
         def grow(self, at_peak):
             super().grow(at_peak)
             self.array(PAGE, PAGE + 8)[:] = 0
 
-    monkeypatch.setattr(GROW, "HostCopyGrowth", ForgetfulHostGrowth)
-    task = task_of("grow", way="copy", from_bytes=2 * PAGE, by_bytes=PAGE)
+    monkeypatch.setattr(GROW, "MappedGrowth", ForgetfulGrowth)
+    task = task_of("grow", way="vmm", from_bytes=2 * PAGE, by_bytes=PAGE)
     with pytest.raises(WrongAnswer, match="1 of 524288 old words are wrong"):
         task.check()
 
@@ -155,7 +161,7 @@ def test_a_graph_of_before_that_writes_elsewhere_is_found():
 
 def test_amd_gpus_skip_virtual_memory_and_say_what_is_missing():
     with pytest.raises(Skip, match="CuPy on ROCm does not bind HIP's calls for virtual memory"):
-        SPACE.open_space(paper_bench(SUITE, "amd"))
+        SPACE.GpuSpace(paper_bench(SUITE, "amd"))
 
 
 def test_managed_memory_grows_only_within_a_gibibyte_and_the_other_ways_from_there_on():
@@ -194,19 +200,19 @@ def test_piece_sizes_that_equal_the_whole_or_give_too_many_pieces_are_left_out()
 
 
 def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
-    class LeakingSpace(SPACE.HostSpace):
-        leaked = 0
+    bench = host_bench()
 
+    class LeakingSpace(HostSpace):
         def release(self, physical):
             super().release(physical)
-            LeakingSpace.leaked += 2**25
+            bench.device.free -= 2**25
 
-    bench = host_bench()
-    bench.open_device = PaperGpu(Traits("nvidia", "sm_90", "", ("hot",), "perf_counter", is_gpu=True))
-    monkeypatch.setattr(PaperGpu, "free_bytes", lambda self: 2**40 - LeakingSpace.leaked)
-    monkeypatch.setattr(STEPS, "open_space", lambda _: LeakingSpace())
-    monkeypatch.setattr(type(bench), "words", lambda *_: None)
-    costs = STEPS.StepCosts(bench, 2**25)
-    monkeypatch.setattr(costs, "_expect_memory", lambda mapped: None)
+    monkeypatch.setattr(STEPS, "GpuSpace", LeakingSpace)
     with pytest.raises(WrongAnswer, match="33554432 bytes are missing after the memory was given back"):
-        costs.check()
+        STEPS.StepCosts(bench, 2**25).check()
+
+
+def test_the_host_measures_neighbours_alone_because_the_other_subjects_are_of_gpus():
+    device = BACKEND.devices()[0]
+    for tier in ("smoke", "quick", "full"):
+        assert {case.name for case in SUITE.cases(Target(Facts((device,)), device, tier))} == {"neighbour"}

@@ -124,10 +124,10 @@ def calls(modules, device):
     driver = suite_module("virtual", "_wire").LocalDriver(device)
     driver.enter()
     thread_ends = socket.socketpair()
-    server = suite_module("virtual", "_forward").ForwardServer(device, driver, thread_ends[1])
-    client = suite_module("virtual", "_forward").ForwardClient(thread_ends[0])
+    server = modules["_calls"].ForwardServer(device, driver, thread_ends[1])
+    client = modules["_calls"].ForwardClient(thread_ends[0])
     for name in ("launch", "memory_info", "synchronize"):
-        forwarded = suite_module("virtual", "_forward").ForwardedCalls(client, name, False)
+        forwarded = modules["_calls"].ForwardedCalls(client, name, False)
         forwarded.seconds()
         forwarded.check()
     client.close()

@@ -194,11 +194,11 @@ def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names
     with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12090))
     opened = CONTROLLER.Controller(bench)
     with pytest.raises(Skip, match="cuCheckpointProcessLock"):
-        opened.lock(os.getpid(), 1.0)
+        opened.step("lock", 1.0, os.getpid(), 1000)
     with pytest.raises(Skip, match="migration needs cuda-bindings 13"):
-        opened.restore(os.getpid(), 1.0, [(UUID, UUID)])
+        opened.step("restore", 1.0, os.getpid(), [(UUID, UUID)])
     with pytest.raises(Skip, match="cuCheckpointProcessUnlock"):
-        opened.unlock(os.getpid(), 1.0)
+        opened.step("unlock", 1.0, os.getpid())
     opened.end()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench import stats
-from gpubench.analysis.bound import Activity, Bound, Use, bound_by
+from gpubench.analysis.bound import SLOWED, Activity, Bound, Use, bound_by
 from gpubench.base import units
 from gpubench.knowledge import hardware
 from gpubench.model import Counter, Device, EventBit, EventClass, Measure, Result, Run, Samples
@@ -516,6 +516,12 @@ def _nominal_clock_hz(model: Device | None) -> float | None:
         return float(text) or None
     except ValueError:
         return None
+
+
+def is_slowed(clock_hz: float | None, model: Device) -> bool:
+    """Return whether a core clock is below 97 % of the device's own; True if one of the two is unknown."""
+    nominal_hz = _nominal_clock_hz(model)
+    return not clock_hz or not nominal_hz or clock_hz < SLOWED * nominal_hz
 
 
 def _clock_of_spec(load: WindowLoad) -> Use | None:

@@ -7,6 +7,7 @@ and one series must fill it; otherwise the case has a reason in place of an ener
 
 from __future__ import annotations
 
+import math
 from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from gpubench.base import units
 from gpubench.model import Better, Case, Measure, Result, Series, Status
 
 WITHIN_PROCESS = "95 % within process"
+_ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
 _WORST_LAST: tuple[Status, ...] = ("ok", "skipped", "invalid", "failed")
 
 
@@ -30,8 +32,7 @@ class Figure:
     """A series as a figure: its median with 95 % interval in SI units, noise (a fraction), and its shares of peaks.
 
     The interval of one process holds within that process: the median of another process may lie outside. `name` is the
-    label of the series. `shares` has one entry for each known peak, in this order: the data sheet's, the peak at the
-    clock measured during the case, the best figure of this run."""
+    label of the series. `shares` has one entry for each known peak, in the order of `peaks.BASES`."""
 
     RECORD: ClassVar[str] = (
         "unit better median=interval.centre low=interval.low high=interval.high "
@@ -52,6 +53,16 @@ class Figure:
     def text(self) -> str:
         """The median as text: 4213 GB/s."""
         return units.quantity(self.interval.centre, self.unit)
+
+    @property
+    def half_width_text(self) -> str:
+        """Half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %."""
+        half_width = self.interval.half_width
+        values = self.processes if self.processes > 1 else self.samples
+        if values < 2 or not math.isfinite(half_width):
+            return ""
+        digits = 1 if half_width >= _ONE_DIGIT else 2
+        return f"± {units.percent(half_width, digits)}" + (" range" if values < stats.LEAST_FOR_INTERVAL else "")
 
     @property
     def interval_name(self) -> str:
@@ -96,17 +107,6 @@ class Figure:
             for basis, share in shares.items()
             for name, attribute in (("share", "fraction"), ("peak", "peak"))
         }
-
-    @property
-    def shares_text(self) -> str:
-        """The shares in per cent in the order of `peaks.BASES`: `87.7 · 87.4 · 99.8 dram`; empty without shares.
-
-        An unknown share is `–`."""
-        if not self.shares:
-            return ""
-        by_basis = [self.share_of(basis) for basis in peaks.BASES]
-        percentages = [f"{share.fraction * 100:.1f}" if share else "–" for share in by_basis]
-        return f"{' · '.join(percentages)} {self.limit}"
 
     @classmethod
     def over_replicates(cls, figures: Sequence[Figure]) -> Figure:

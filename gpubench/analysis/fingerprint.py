@@ -5,7 +5,7 @@ board, its id and its host are not part of the fingerprint: two H200 in the same
 
 Look up how much the medians of a case deviate between processes: from replicates of a run, or from recordings.
 
-The 95 % interval of one process does not predict the next process: of the recorded ones, 53 % hold another process's
+The 95 % interval of one process does not predict the next process: of the recorded ones, 52 % hold another process's
 median. The reproducibility of a single process is therefore taken from recordings of its model of GPU, if any."""
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubench import stats
-from gpubench.analysis.figure import Figure, NoEnergy, ResultRow, Spread
-from gpubench.analysis.peaks import ABOVE_PEAK, BASES
-from gpubench.analysis.quantities import headline, judged_better, judged_unit, judged_values
+from gpubench.analysis.figure import WITHIN_PROCESS, Figure, NoEnergy, ResultRow, Spread
+from gpubench.analysis.key_figures import KeyValue, leading_values
+from gpubench.analysis.peaks import ABOVE_PEAK, BASES, Basis
+from gpubench.analysis.quantities import SUM, headline, judged_better, judged_unit, judged_values
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import CaseCounters, Summary, case_counters
 from gpubench.base import clean, patterns, units
@@ -78,6 +78,8 @@ COLUMNS = tuple(
         ("peak_clock", "number", "the peak at the measured clock"),
         ("share_best", "number", "share of the best figure of this device in this run"),
         ("peak_best", "number", "the best figure of this device in this run"),
+        ("share_roof", "number", "share of the roof, for operations and bytes"),
+        ("peak_roof", "number", "the roof: a peak, or what the measured rate of reading memory allows"),
         ("work_per_joule", "number", "work of the headline per joule: B/J, FLOP/J, OP/J or items per joule"),
         ("watts", "number", "mean power in the window of the headline"),
         ("bound", "text", "what bounds the headline: compute, DRAM, L2, latency, launch, link, power or host"),
@@ -266,7 +268,7 @@ def _html_row(row: ResultRow) -> str:
 
 Order = Literal["measured", "share", "noise", "duration"]
 _MOST_BESIDE = 3  # the most figures beside a headline
-_ONE_DIGIT = 0.00095  # ± 0.1 %: a smaller half width has two digits behind the point
+_ALIGNED = 8  # elements of a row of 16-bit numbers that 16 bytes hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +301,14 @@ class ListedSuite:
     """The listed cases of a suite.
 
     `constants` is a text with the axis values that the names of the cases leave out, and the device set if it is
-    common."""
+    common. `interval_name` is the coverage of the intervals, as `Figure.interval_name`. `leading` are its key figures.
+    """
 
     name: str
     constants: str
     cases: tuple[ListedCase, ...]
+    interval_name: str = WITHIN_PROCESS
+    leading: tuple[KeyValue, ...] = ()
 
 
 def listing(
@@ -345,7 +350,10 @@ def _suite(summary: Summary, name: str, spreads: Sequence[Spread]) -> ListedSuit
         _listed_case(summary, spread, shared.get(spread.case.name, {}), len(devices) > 1) for spread in spreads
     )
     where = [f"on {'+'.join(*devices)}"] if len(devices) == 1 and all(devices) else []
-    return ListedSuite(name, "; ".join([*where, *_constants(shared, spreads)]), lines)
+    places = {(spread.case.id, spread.devices) for spread in spreads}
+    leading = [value for value in leading_values(summary, name) if (value.case_id, value.devices) in places]
+    constants = "; ".join([*where, *_constants(shared, spreads)])
+    return ListedSuite(name, constants, lines, summary.interval_name, tuple(leading))
 
 
 def _shared_axes(summary: Summary, suite: str) -> dict[str, dict[str, str]]:
@@ -381,11 +389,11 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
     axes = ",".join(f"{axis}={text}" for axis, text in _axis_texts(spread.case).items() if axis not in shared)
     stage = figure.name.rpartition(".")[0] if figure else ""
     return ListedCase(
-        spread.case.name + (f"[{axes}]" if axes else "") + (f" {stage}" if stage else ""),
+        spread.case.name + (f"[{axes}]" if axes else "") + (f" {stage}" if stage else "") + _remark(spread.case),
         spread.case.id,
         "+".join(spread.devices) if with_device else "",
         figure.text if figure else "",
-        _interval(figure) if figure else "",
+        figure.half_width_text if figure else "",
         _share(figure) if figure else "",
         tuple(_of_peak(figure, basis) for basis in BASES) if figure else ("",) * len(BASES),
         units.percent(figure.noise) if figure and figure.samples > 1 else "",
@@ -398,20 +406,17 @@ def _listed_case(summary: Summary, spread: Spread, shared: Mapping[str, str], wi
     )
 
 
+def _remark(case: Case) -> str:
+    """Return what a name, which never changes, does not say: `gemm/aligned` measures misaligned rows at most sizes."""
+    n = dict(case.params).get("n", 0)
+    is_misaligned = (case.suite, case.name) == ("gemm", "aligned") and isinstance(n, int) and n % _ALIGNED > 0
+    return ", misaligned rows" if is_misaligned else ""
+
+
 def _secondary_figures(summary: Summary, spread: Spread, has_stages: bool) -> str:
     """Return the first three secondary figures of a case as text: `compress 12.1 GB/s, ratio 2.1`."""
-    figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short == "early"]
+    figures = [figure for figure in summary.secondary_figures(spread) if has_stages or figure.short in ("early", SUM)]
     return ", ".join(f"{figure.short} {figure.text}" for figure in figures[:_MOST_BESIDE])
-
-
-def _interval(figure: Figure) -> str:
-    """Return half the width of the interval as `± 0.1 %`, with a second digit if it is smaller than 0.1 %."""
-    half_width = figure.interval.half_width
-    values = figure.processes if figure.processes > 1 else figure.samples
-    if values < 2 or not math.isfinite(half_width):
-        return ""
-    digits = 1 if half_width >= _ONE_DIGIT else 2
-    return f"± {units.percent(half_width, digits)}" + (" range" if values < stats.LEAST_FOR_INTERVAL else "")
 
 
 def _share(figure: Figure) -> str:
@@ -420,7 +425,7 @@ def _share(figure: Figure) -> str:
     return f"{units.percent(share.fraction)} {share.limit}" if share else ""
 
 
-def _of_peak(figure: Figure, basis: Literal["spec", "clock", "best"]) -> str:
+def _of_peak(figure: Figure, basis: Basis) -> str:
     share = figure.share_of(basis)
     return units.percent(share.fraction) if share else ""
 

@@ -1,14 +1,15 @@
-"""Find the values of a run's key figures: gpubench's own, then key figures that suites of other authors declare."""
+"""Find the values of a run's key figures: of every run, of suites by other authors, and of the section of a suite."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubench.analysis.figure import Figure, Spread
-from gpubench.analysis.quantities import series_labelled
+from gpubench.analysis.quantities import judged_values, series_labelled
 from gpubench.analysis.summary import Summary
+from gpubench.base import units
 from gpubench.knowledge.floors import Floor, built_in_floor
-from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, GROUPS, OF_GPU, OF_HOST, OF_SUITES
 from gpubench.model import KeyFigure
 
 
@@ -17,7 +18,9 @@ class KeyValue:
     """A key figure with its value in this run.
 
     `title` is the name for people, and `case_id` the case that supplied the value. `series` is the label of its series,
-    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown."""
+    empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown, or if it was
+    measured on the day of the run, which may be one of its sources. `samples` has the samples
+    of all ok replicates, in the unit of the figure."""
 
     title: str
     case_id: str
@@ -25,6 +28,13 @@ class KeyValue:
     devices: tuple[str, ...]
     figure: Figure
     floor: Floor | None = None
+    samples: tuple[float, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """`memory`, `compute`, `links` or `models`; for a suite by another author its name."""
+        suite, _, case = self.case_id.partition("/")
+        return GROUPS.get(f"{suite}/{case.partition('[')[0]}") or GROUPS.get(suite, suite)
 
     @property
     def of_spec(self) -> float | None:
@@ -34,19 +44,18 @@ class KeyValue:
 
     @property
     def of_expected(self) -> float | None:
-        """The figure over the expected value, or the inverse if less is better: above 1 is better; None if unknown."""
+        """The figure over the expected value; None if that is unknown."""
         if self.floor is None or self.floor.unit != self.figure.unit:
             return None
-        ratio = self.figure.interval.centre / self.floor.expected
-        if self.floor.better == "more":
-            return ratio
-        return 1 / ratio if ratio else None
+        return self.figure.interval.centre / self.floor.expected
 
     @property
     def is_below_expectation(self) -> bool:
         """Whether the figure misses the expected value by more than the tolerance between boards of one model."""
         reached = self.of_expected
-        return self.floor is not None and reached is not None and reached < 1 - self.floor.tolerance_percent / 100
+        if self.floor is None or not reached:
+            return False
+        return (reached if self.floor.better == "more" else 1 / reached) < 1 - self.floor.tolerance_percent / 100
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
@@ -71,6 +80,24 @@ def key_values(summary: Summary) -> list[KeyValue]:
     ]
 
 
+def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
+    """Return the figures that lead the section of a suite; each title has the axes that the figure leaves open."""
+    spreads = [spread for spread in summary.spreads() if spread.case.suite == suite and spread.figure is not None]
+    return [
+        replace(value, title=", ".join((value.title, *_open_axes(spread, wanted))))
+        for name, wanted in OF_SUITES
+        if name == suite
+        for value in _values(summary, spreads, suite, wanted)
+        for spread in spreads
+        if (spread.case.id, spread.devices) == (value.case_id, value.devices)
+    ]
+
+
+def _open_axes(spread: Spread, wanted: KeyFigure) -> list[str]:
+    texts = [axis for axis, value in wanted.params if isinstance(value, str)]
+    return [units.axis_value_text(axis, value) for axis, value in spread.case.params if axis not in texts]
+
+
 def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
     """Yield the value of the key figure `wanted` of a suite among `spreads`, one for each first device of a case."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
@@ -85,7 +112,15 @@ def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: Key
     for _, spread in nearest.values():
         if figure := _figure(summary, spread, wanted.series):
             floor = None if wanted.series else _floor(summary, spread)  # floors exist for headlines only
-            yield KeyValue(wanted.title, spread.case.id, wanted.series, spread.devices, figure, floor)
+            samples = tuple(_samples(spread, wanted.series))
+            yield KeyValue(wanted.title, spread.case.id, wanted.series, spread.devices, figure, floor, samples)
+
+
+def _samples(spread: Spread, label: str) -> Iterator[float]:
+    for row in spread.rows:
+        series = series_labelled(row.result, label)
+        if row.result.status == "ok" and series is not None:
+            yield from judged_values(series).tolist()
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:
@@ -112,4 +147,8 @@ def _figure(summary: Summary, spread: Spread, label: str) -> Figure | None:
 
 
 def _floor(summary: Summary, spread: Spread) -> Floor | None:
-    return built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    floor = built_in_floor(summary.device(spread.devices[0]).name, spread.case.id)
+    is_of_another_day = floor is not None and (
+        not floor.date or not summary.run.manifest.started.startswith(floor.date)
+    )
+    return floor if is_of_another_day else None

@@ -16,12 +16,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpubench.analysis.counters import CounterTable, Track
+from gpubench.analysis.counters import CounterTable, Track, is_slowed
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
-from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_text
+from gpubench.analysis.summary import POWER_CAPPED, Summary
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_brief, trust_text
 from gpubench.base import units
 from gpubench.model import (
     Better,
@@ -62,8 +62,8 @@ class Overview:
     """The first lines of every summary of a run, in the terminal, in Markdown and on the page.
 
     `devices` has a line for each model. `conditions` say how the run was made: driver, runtime, tier, number of cases,
-    duration, date. `doubts` are reasons not to trust its figures; `limitations` are the three most important other
-    facts about the figures."""
+    duration, date. `doubts` are reasons not to trust its figures, the worst first; `limitations` are the other doubts,
+    and the three most important other facts about the figures."""
 
     devices: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -74,27 +74,46 @@ class Overview:
 
     @property
     def trust(self) -> str:
-        """`trustworthy: yes`, `trustworthy: no, because …`, or `trustworthy: imported, not checked`."""
+        """`trustworthy: yes`, `trustworthy: no, because …` with the worst doubt, or `trustworthy: imported, …`."""
         return f"trustworthy: {trust_text(self.doubts)}"
+
+    @property
+    def brief_trust(self) -> str:
+        """`trustworthy: yes`, `trustworthy: no, 2 reasons`, or `trustworthy: imported, not checked`."""
+        return f"trustworthy: {trust_brief(self.doubts)}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every doubt that `brief_trust` counts, and the limitations."""
+        counted = () if self.brief_trust == self.trust else self.doubts[:1]
+        return (*counted, *self.limitations)
 
     @property
     def has_expectations(self) -> bool:
         """Whether any key figure has an expected value for this model of GPU."""
         return any(value.of_expected is not None for value in self.values)
 
+    @property
+    def expected_note(self) -> str:
+        """The source of the expected values: `of expected: …`; empty if no key figure has one."""
+        floors = [value.floor for value in self.values if value.floor and value.of_expected is not None]
+        dates = " and ".join(sorted({floor.date for floor in floors if floor.date}))
+        where = f"in other runs of {dates}" if dates else "as others publish them"
+        return f"of expected: cards of this model {where} (docs/gate.md)" if floors else ""
+
 
 def overview(summary: Summary) -> Overview:
     """Return the overview of a run: devices, conditions, key figures, doubts, limitations, and a line for each suite.
 
-    It has at most three limitations, after a note if only the host was measured."""
+    A note that only the host was measured, and all doubts but the first, stand before up to three limitations."""
     values = key_values(summary)
-    run_limitations = limitations(summary, values)
+    run_doubts, run_limitations = doubts(summary, values), limitations(summary, values)
     return Overview(
         tuple(_device_lines(summary)),
         tuple(_conditions(summary)),
         tuple(values),
-        tuple(doubts(summary, values)),
-        (*_host_note(summary), *run_limitations[:_MOST_LIMITATIONS]),
+        tuple(run_doubts),
+        (*_host_note(summary), *run_doubts[1:], *run_limitations[:_MOST_LIMITATIONS]),
         tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suite_names(summary.run)),
     )
 
@@ -313,6 +332,8 @@ class DigestBuilder:
             return
         key = _case_key(result, series, self._manifest)
         states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
+        if not any(is_slowed(series.clock_hz, self._manifest.facts.device(device)) for device in result.devices):
+            states -= {POWER_CAPPED}
         process = _Process(value, series.clock_hz or math.nan, states, result.window)
         self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
 

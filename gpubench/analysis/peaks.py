@@ -1,7 +1,8 @@
-"""Relate a figure to its peaks from three separate sources: the data sheet, the measured clock, the best of the run."""
+"""Relate a figure to its peaks by the data sheet, the measured clock and the best of the run, and to its roof."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,16 +12,23 @@ from gpubench.analysis.counters import CounterTable, Window
 from gpubench.analysis.quantities import peak_limit
 from gpubench.base import units
 from gpubench.knowledge import hardware
-from gpubench.model import Device, Measure, Result, Run, Series
+from gpubench.knowledge.key_figures import MEMORY_READS
+from gpubench.model import Device, Measure, Result, Run, Series, Work
 
-Basis = Literal["spec", "clock", "best"]
-BASES: tuple[Basis, ...] = ("spec", "clock", "best")
-BASIS_NAMES: dict[Basis, str] = {"spec": "data sheet", "clock": "measured clock", "best": "best of this run"}
+Basis = Literal["spec", "clock", "best", "roof"]
+BASES: tuple[Basis, ...] = ("spec", "clock", "best", "roof")
+BASIS_NAMES: dict[Basis, str] = {
+    "spec": "data sheet",
+    "clock": "measured clock",
+    "best": "best of this run",
+    "roof": "roof",
+}
 ABOVE_PEAK = "above-peak"  # the label of a case with an impossible share
 ABOVE_PEAK_REASON = (
     "above the peak of the device: the counted work, the timing or the table of peaks is wrong; "
     "do not use the figure before the reason is known"
 )
+_MEMORY = "dram"
 _MOST_SHARE = 1.02  # the largest possible share, because a mean clock is accurate to a per cent or two
 _MOST_BOOST = 1.25  # the largest possible clock over the data sheet's: an H200 reaches 1.08, GeForce boards 1.2
 
@@ -31,7 +39,8 @@ class Share:
 
     `limit` is the id of the peak (`dram`, `tensor.float16`). `basis` names where the value of the peak is from: `spec`
     the data sheet, `clock` the mean clock measured during the case, `best` the best figure of the device in this run.
-    `peak` is the value of the peak in SI units, and `source` names its origin."""
+    `roof` is the smaller of the peak and what reading memory allows for the counted bytes. `peak` is the value of the
+    peak in SI units, and `source` names its origin."""
 
     basis: Basis
     limit: str
@@ -64,6 +73,13 @@ def impossible(shares: Sequence[Share]) -> Share | None:
     return spec if spec.fraction > allowed else None
 
 
+def roof(work: Work, read_rate: float, product_rate: float) -> float:
+    """Return the FLOP/s that bytes at `read_rate` (B/s) and operations at `product_rate` (FLOP/s) allow a call.
+
+    Williams, Waterman & Patterson, "Roofline", CACM 52 (2009)."""
+    return min(product_rate, work.flops / work.moved * read_rate)
+
+
 def shares_over_replicates(by_replicate: Sequence[tuple[Share, ...]]) -> tuple[Share, ...]:
     """Return the shares of a figure over its replicates: for each basis the median fraction and the median peak.
 
@@ -86,7 +102,13 @@ class Peaks:
     def __init__(self, run: Run, counters: CounterTable, median: Callable[[Series], float]) -> None:
         self._devices = {device.id: device for device in run.manifest.facts.devices}
         self._counters = counters
-        self._best = {place: self._best_possible(candidates) for place, candidates in _candidates(run, median).items()}
+        candidates = _candidates(run, median)
+        self._best = {place: self._best_possible(rivals) for place, rivals in candidates.items()}
+        self._read: dict[str, float] = {}  # the fastest possible read of memory by device, B/s
+        for candidate in itertools.chain(*candidates.values()):
+            name, device = candidate.result.case.id.partition("[")[0], candidate.result.devices[0]
+            if name in MEMORY_READS and candidate.limit == _MEMORY and not self._is_impossible(candidate):
+                self._read[device] = max(self._read.get(device, 0.0), candidate.median)
 
     def device(self, device_id: str) -> Device:
         """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""
@@ -99,8 +121,33 @@ class Peaks:
         limit = peak_limit(series)
         if not limit:
             return ()
-        peaks = {"spec": self._spec, "clock": self._at_clocks, "best": self._best_of}
-        return _shares(limit, centre, ((basis, peaks[basis](result, limit)) for basis in BASES))
+        roof_peak = self._roof(result, series.work, limit)
+        if roof_peak and centre > _MOST_SHARE * roof_peak.value:
+            roof_peak = None  # caches served counted bytes
+        peaks: dict[Basis, hardware.Peak | None] = {
+            "spec": self._spec(result, limit),
+            "clock": self._at_clocks(result, limit),
+            "best": self._best_of(result, limit),
+            "roof": roof_peak,
+        }
+        return _shares(limit, centre, peaks.items())
+
+    def _roof(self, result: Result, work: Work, limit: str) -> hardware.Peak | None:
+        """Return the roof of a call in the unit of its peak; None if it counts no operations or no bytes."""
+        device = result.devices[0]
+        read = hardware.Peak(self._read[device], "read in this run") if device in self._read else None
+        read = read or self._spec(result, _MEMORY)
+        peak = self._spec(result, limit) or self._at_clocks(result, limit)
+        if not (work.flops > 0 and work.moved > 0 and read) or (limit != _MEMORY and not _is_arithmetic(limit)):
+            return None
+        source = f"memory at {units.quantity(read.value, 'B/s')} ({read.source})"
+        if limit == _MEMORY:
+            return hardware.Peak(read.value, source)
+        if peak is None:
+            return None
+        rate = roof(work, read.value, peak.value)
+        intensity = f"{units.significant(work.flops / work.moved)} operations per byte"
+        return hardware.Peak(rate, peak.source if rate == peak.value else f"{source}, {intensity}")
 
     def _spec(self, result: Result, limit: str) -> hardware.Peak | None:
         return hardware.peak(self.device(result.devices[0]), limit)
@@ -125,7 +172,7 @@ class Peaks:
     def _at_clocks(self, result: Result, limit: str) -> hardware.Peak | None:
         """Return the peak of `limit` on a result's first device at the mean clock during the case; None if unknown."""
         device = self.device(result.devices[0])
-        if limit == "dram":
+        if limit == _MEMORY:
             rate, clock_hz, count = (
                 hardware.bytes_per_memory_clock(device),
                 self._clock(result, Measure.MEMORY_CLOCK),
@@ -139,13 +186,19 @@ class Peaks:
             )
         if rate is None or not clock_hz or not count:
             return None
-        work = f"{count} compute units × {rate.value:g} per clock" if limit != "dram" else f"{rate.value:g} B per clock"
+        work = (
+            f"{count} compute units × {rate.value:g} per clock" if limit != _MEMORY else f"{rate.value:g} B per clock"
+        )
         source = f"{work} × {units.quantity(clock_hz, 'Hz')}, the mean clock during the case ({rate.source})"
         return hardware.Peak(count * rate.value * clock_hz, source)
 
     def _clock(self, result: Result, measure: Measure) -> float | None:
         """Return the mean clock of a result's first device during its case in hertz, as `Window.clock` does."""
         return Window(self._counters, result.devices[0], [result.window]).clock(measure)
+
+
+def _is_arithmetic(limit: str) -> bool:
+    return limit.startswith(("tensor.", "float", "int"))
 
 
 def _shares(limit: str, centre: float, peaks: Iterable[tuple[Basis, hardware.Peak | None]]) -> tuple[Share, ...]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gpubench.model import Better, Result, Series
 
+SUM = "sum"  # the name of the derived series that counts both directions, or the links of all devices
 _INTEGER = ("tensor.int", "int")  # limits of integer operations
 _UNITS = {"moved": "B/s", "payload": "B/s", "flops": "FLOP/s", "item": "s"}
 

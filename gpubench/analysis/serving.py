@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.model import Work
 from gpubench.stats import queries
 
 Floats = npt.NDArray[np.float64]
@@ -25,11 +24,6 @@ Floats = npt.NDArray[np.float64]
 _RATE_STEP = 0.01  # relative width at which the bisection for the highest rate stops
 _GROWTH = 0.01  # waiting queries that each arrival may add before the rate counts as not sustained
 _ENOUGH = 1e-12  # in steps: a step that ends exactly at an arrival counts as ended within this tolerance
-
-
-def bound_s(work: Work, read_rate: float, product_rate: float) -> float:
-    """Return the least time of a call in s: its bytes at `read_rate` (B/s), its FLOP at `product_rate` (FLOP/s)."""
-    return max(work.moved / read_rate, work.flops / product_rate)
 
 
 @dataclass(frozen=True, slots=True)

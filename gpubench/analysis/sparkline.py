@@ -1,4 +1,4 @@
-"""Draw a trend as a line of text: one bar for each run, with its steps and drifts marked below."""
+"""Draw a trend as a line of text: one bar for each run, with its steps, drifts and states marked below."""
 
 import bisect
 import itertools
@@ -19,9 +19,10 @@ def sparkline(trend: Trend, width: int) -> tuple[str, str]:
     low, high = min(heights), max(heights)
     bars = blocks.chart([(value - low) / (high - low) if high > low else 0.5 for value in heights])
     marks = [" "] * count
-    for drift in trend.drifts:
-        first, last = (bisect.bisect_right(edges, index) - 1 for index in (drift.start, drift.end - 1))
-        marks[first : last + 1] = "~" * (last + 1 - first)
+    parts = [(part.start, part.end, mark) for mark, kind in (("~", trend.drifts), ("=", trend.states)) for part in kind]
+    for start, end, mark in parts:
+        first, last = (bisect.bisect_right(edges, index) - 1 for index in (start, end - 1))
+        marks[first : last + 1] = mark * (last + 1 - first)
     for change in trend.changes:
         marks[bisect.bisect_right(edges, change.index) - 1] = "^"
     return bars, "".join(marks).rstrip()

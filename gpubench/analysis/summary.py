@@ -27,7 +27,7 @@ from gpubench.analysis.figure import (
 from gpubench.analysis.fingerprint import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.analysis.peaks import Peaks, Share
 from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
-from gpubench.model import Device, Result, Run, Series, SeriesMode
+from gpubench.model import Device, Measure, Result, Run, Series, SeriesMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,36 @@ class EmptyKernels:
         return self.medians.get((device_id, launch), EMPTY_KERNEL[launch].value) if launch else 0.0
 
 
+POWER_CAPPED = "power-capped"
 _EARLY_DIFFERS = 0.01  # early samples whose median differs from the headline by this fraction are reported beside it
 
 
 class Summary:
     """A run with its figures, which every report reads; each figure is computed once, when it is first needed.
 
-    `run` is the run, and `counters` its counters by device and measure."""
+    `run` is the run with the labels that its clocks confirm, and `counters` its counters by device and measure."""
 
     def __init__(self, run: Run) -> None:
         """Prepare the counters and the peaks of a run; figures are computed when they are first asked for."""
-        self.run = run
         self.counters = counters.CounterTable.of_run(run)
+        self.run = run = replace(run, results=tuple(self._with_earned_labels(run, result) for result in run.results))
         self._peaks = Peaks(run, self.counters, quantities.limited_median)
         # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
+
+    def _with_earned_labels(self, run: Run, result: Result) -> Result:
+        """Return a result without the label `power-capped` unless the clock of one of its devices was lowered.
+
+        The driver names the cap at every step of the clock, and for a while after a large product. The clock is the
+        mean in the window or, where no counter was read, the one after the samples of the headline."""
+        if POWER_CAPPED not in result.labels:
+            return result
+        read_hz = next((series.clock_hz for series in result.series[:1]), None)
+        for device in [device for device in run.manifest.facts.devices if device.id in result.devices]:
+            window = counters.Window(self.counters, device.id, [result.window])
+            if counters.is_slowed(window.clock(Measure.CORE_CLOCK) or read_hz, device):
+                return result
+        return replace(result, labels=tuple(label for label in result.labels if label != POWER_CAPPED))
 
     def device(self, device_id: str) -> Device:
         """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""
@@ -115,8 +130,9 @@ class Summary:
     def secondary_figures(self, spread: Spread) -> list[Figure]:
         """Return the figures of a case other than its headline (the first series), over its replicates.
 
-        They are the first series of each other stage, the observed values, and early samples that differ from the
-        headline by more than 1 %. Only replicates with the status of `spread.row` count."""
+        They are the first series of each other stage, the observed values, the sum over directions or devices, and
+        early samples that differ from the headline by more than 1 %. Only replicates with the status of `spread.row`
+        count."""
         status = spread.row.result.status
         results = [row.result for row in spread.rows if row.result.status == status]
         by_label: dict[str, list[Figure]] = {}
@@ -243,7 +259,8 @@ def _secondary_series(result: Result) -> Iterator[Series]:
             stages.add(series.stage)
             yield series
         is_value = series.role == "observed" and series.quantity == "value"
-        if is_value or (series.role == "early" and _differs(series, result.series[0])):
+        is_sum = series.role == "derived" and series.name == quantities.SUM
+        if is_value or is_sum or (series.role == "early" and _differs(series, result.series[0])):
             yield series
 
 
@@ -286,7 +303,7 @@ def _load(summary: Summary, result: Result, series: Series) -> counters.WindowLo
     """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares
-    specified = [share for share in shares if share.basis != "best"]
+    specified = [share for share in shares if share.basis in ("spec", "clock")]
     peaks = {share.basis: share.peak for share in shares}
     seconds = sum(series.values)
     sampled = quantities.rate(series.work.moved * len(series.values), seconds) if seconds else 0.0
@@ -299,7 +316,7 @@ def _load(summary: Summary, result: Result, series: Series) -> counters.WindowLo
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
         moved_rate=quantities.rate(series.work.moved, call_s) if call_s > 0 else 0.0,
         counted_rate=sampled * min(filled_fraction(result, series), 1.0) if alone else 0.0,
-        is_capped="power-capped" in result.labels,
+        is_capped=POWER_CAPPED in result.labels,
         is_dependent=series.quantity == "item",
         fills_window=alone,
     )

@@ -14,14 +14,16 @@ from gpubench.analysis.quantities import judged_unit, slowest_series
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.model import Better, Run, Tier
-from gpubench.stats.stretches import LEAST_RUNS, Slope, slope, stretches
+from gpubench.stats.stretches import LEAST_RUNS, Slope, Stretch, slope, stretches
 
 _HOST = "host"  # stands among the versions that may differ between two runs
 MOST_JUDGED = 400  # the most runs that are searched for changes: the time grows with the square of their number
 _RUNS_OF_RATE = 10  # the rate of a drift is its change over this number of runs
+_SURE = 30  # runs before a step, in which a state that lasts 10 runs would have shown in 95 % of series
+_SAME = 0.25  # of the height of a step: an earlier level that is as close to the new one is the same level
 _JUMP = 3.0  # times the noise between runs: a smaller jump at the begin or end of a drift is no step
 
-State = Literal["changed", "no change", "too few runs"]
+State = Literal["changed", "two states", "no change", "too few runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,17 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Change(Shift):
-    """A step before the moment `index`, with the heights of the levels on either side and the versions that changed."""
+    """A step before the moment `index`, with the heights of the levels on either side and the versions that changed.
 
-    RECORD: ClassVar[str] = "index before after better differences effect worse=is_worse"
+    `note` says if an earlier level came back, or if the runs before are too few to exclude a second state."""
+
+    RECORD: ClassVar[str] = "index before after better differences effect worse=is_worse note"
     index: int
     before: float
     after: float
     better: Better
     differences: tuple[str, ...]
+    note: str = ""
 
     @property
     def start(self) -> int:
@@ -140,6 +145,11 @@ class Change(Shift):
     def effect_text(self) -> str:
         """`3.1 % less (worse)`."""
         return f"{_more_or_less(self.effect)} ({_worse_or_better(self.is_worse)})"
+
+    @property
+    def noted_text(self) -> str:
+        """The effect with the note if there is one: `3.1 % less (worse), a level seen before`."""
+        return f"{self.effect_text}, {self.note}" if self.note else self.effect_text
 
     @property
     def text(self) -> str:
@@ -168,6 +178,11 @@ class Drift(Shift):
         return f"drift, {_more_or_less(self.effect)} over {self.end - self.start} runs ({direction})"
 
     @property
+    def noted_text(self) -> str:
+        """The effect, to which a drift has no note."""
+        return self.effect_text
+
+    @property
     def rate_ends(self) -> dict[str, float]:
         """The rate and the ends of its interval, as `asdict` names them in records of earlier versions."""
         return {"low": self.rate.low, "centre": self.rate.centre, "high": self.rate.high}
@@ -185,6 +200,17 @@ class Drift(Shift):
     def text(self) -> str:
         """The effect over all of its runs, then the rate with its interval."""
         return f"{self.effect_text}; {self.rate_text}"
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStates:
+    """The moments from `start` to before `end` alternate between two heights; `switches` begin the later visits."""
+
+    start: int
+    end: int
+    low: float
+    high: float
+    switches: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +233,7 @@ class Trend:
     levels: tuple[TrendLevel, ...]
     changes: tuple[Change, ...]
     drifts: tuple[Drift, ...]
+    states: tuple[TwoStates, ...] = ()
 
     @classmethod
     def of(cls, line: Line, points: Sequence[TrendPoint]) -> Trend:
@@ -215,11 +242,16 @@ class Trend:
         Only the last 400 runs are searched for steps and drifts."""
         moments = tuple(_moment(list(group)) for _, group in itertools.groupby(points, lambda point: point.source))
         first, values = max(len(moments) - MOST_JUDGED, 0), [moment.value for moment in moments]
-        parts = [(first + part.start, first + part.end, part.is_drift) for part in stretches(values[first:])]
-        slopes = {start: slope(values[start:end]) for start, end, is_drift in parts if is_drift}
-        levels = tuple(_level(values, start, end, slopes.get(start)) for start, end, _ in parts)
+        parts = stretches(values[first:])
+        slopes = {first + part.start: slope(values[first:][part.start : part.end]) for part in parts if part.is_drift}
+        switches = {first + place for part in parts for place in part.switches}
+        starts = sorted({*switches, *(first + part.start for part in parts)})
+        levels = tuple(
+            _level(values, start, end, slopes.get(start)) for start, end in itertools.pairwise([*starts, len(values)])
+        )
         drifts = tuple(_drift(level, slopes[level.start], line) for level in levels if level.is_drift)
-        return cls(line, moments, levels, tuple(_steps_between(line, moments, levels)), drifts)
+        states = tuple(_two_states(values, first, part) for part in parts if part.switches)
+        return cls(line, moments, levels, tuple(_steps_between(line, moments, levels, switches)), drifts, states)
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -228,10 +260,10 @@ class Trend:
 
     @property
     def state(self) -> State:
-        """Whether there is a change, and if not, whether the runs are too few to show one."""
+        """Whether there is a change, and if not, whether there are two states or too few runs to show a change."""
         if len(self.moments) < LEAST_RUNS:
             return "too few runs"
-        return "changed" if self.changes or self.drifts else "no change"
+        return "changed" if self.changes or self.drifts else "two states" if self.states else "no change"
 
     @property
     def newest_event(self) -> Change | Drift | None:
@@ -241,12 +273,22 @@ class Trend:
 
     @property
     def verdict_text(self) -> str:
-        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or the text of the state if nothing changed."""
-        if (event := self.newest_event) is None:
-            return self.state_text
-        count = len(self.changes) + len(self.drifts)
-        often = "once" if count == 1 else f"{count} times"
-        return f"changed {often} in {len(self.moments)} runs; newest: {event.effect_text}"
+        """`changed once in 20 runs; newest: 9.1 % less (worse)`, or the text of the state if nothing changed.
+
+        `two states, 3800 GB/s and 4000 GB/s: 7 switches in 60 runs, the last 12 at 3800 GB/s` follows for each."""
+        texts = [self._states_text(states) for states in self.states]
+        if event := self.newest_event:
+            count = len(self.changes) + len(self.drifts)
+            often = "once" if count == 1 else f"{count} times"
+            texts.insert(0, f"changed {often} in {len(self.moments)} runs; newest: {event.noted_text}")
+        return "; ".join(texts) or self.state_text
+
+    def _states_text(self, states: TwoStates) -> str:
+        low, high = (units.quantity(height, self.line.unit) for height in (states.low, states.high))
+        last = states.switches[-1]
+        newest = low if stats.median(self.values[last : states.end]) < (states.low + states.high) / 2 else high
+        counts = f"{len(states.switches)} switches in {states.end - states.start} runs"
+        return f"two states, {low} and {high}: {counts}, the last {states.end - last} at {newest}"
 
     @property
     def newest_step(self) -> float | None:
@@ -293,7 +335,7 @@ def entries(run: Run) -> Iterator[Entry]:
 
     An entry has the median, interval and noise of its series."""
     summary = Summary(run)
-    for result in run.results:
+    for result in summary.run.results:
         if result.status != "ok":
             continue
         device_fingerprint = fingerprint(run.manifest.facts, result.devices)
@@ -333,6 +375,14 @@ def _level(values: Sequence[float], start: int, end: int, drift_slope: Slope | N
     return TrendLevel(start, end, first, first + step * (end - start - 1), is_drift=True)
 
 
+def _two_states(values: Sequence[float], first: int, part: Stretch) -> TwoStates:
+    """Return the two states of a stretch of the values from `first` on: the medians of every other visit."""
+    bounds = [first + place for place in (part.start, *part.switches, part.end)]
+    visits = [values[start:end] for start, end in itertools.pairwise(bounds)]
+    low, high = sorted(stats.median([*itertools.chain(*visits[side::2])]) for side in (0, 1))
+    return TwoStates(bounds[0], bounds[-1], low, high, tuple(bounds[1:-1]))
+
+
 def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
     """Return the drift along a level; its rate is the slope over 10 runs as a fraction of the level's first value."""
     low, centre, high = (
@@ -343,13 +393,18 @@ def _drift(level: TrendLevel, drift_slope: Slope, line: Line) -> Drift:
     return Drift(level.start, level.end, level.first, level.last, rate, line.better)
 
 
-def _steps_between(line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> Iterator[Change]:
+def _steps_between(
+    line: Line, moments: Sequence[Moment], levels: Sequence[TrendLevel], switches: set[int]
+) -> Iterator[Change]:
     noise = _noise_between_runs(moments, levels)
-    for before, after in itertools.pairwise(levels):
-        joins_a_drift = before.is_drift or after.is_drift
-        if not joins_a_drift or abs(after.first - before.last) > _JUMP * noise:
+    for index, (before, after) in enumerate(itertools.pairwise(levels)):
+        joins_a_drift, height = before.is_drift or after.is_drift, abs(after.first - before.last)
+        if after.start not in switches and (not joins_a_drift or height > _JUMP * noise):
             differences = _differences(moments[after.start - 1], moments[after.start])
-            yield Change(after.start, before.last, after.first, line.better, differences)
+            note = "" if joins_a_drift or differences or after.start >= _SURE else "perhaps a second state"
+            if any(abs(level.last - after.first) <= _SAME * height for level in levels[:index] if not level.is_drift):
+                note = "a level seen before"
+            yield Change(after.start, before.last, after.first, line.better, differences, note)
 
 
 def _noise_between_runs(moments: Sequence[Moment], levels: Sequence[TrendLevel]) -> float:

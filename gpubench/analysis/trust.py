@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.quantities import other_work, slowdowns
-from gpubench.analysis.summary import Summary
+from gpubench.analysis.summary import POWER_CAPPED, Summary
 from gpubench.base import units
 from gpubench.model import SAMPLER, Result, Status
 
@@ -24,14 +24,21 @@ _EXPLAINED = {  # the cause of a disturbance, by the label or the reason of a di
     "power-brake": "the power supply slowed the device down",
     "low-clock": "the clock was low for an unknown reason",
 }
-_POWER_CAPPED = "power-capped"
+_SCATTERING = {  # the cause of a wide interval, by label
+    **_EXPLAINED,
+    "unsettled": "it still drifted at the end of the measuring time",
+    POWER_CAPPED: "the power cap changed its clock",
+}
+_FEW = 10  # samples: fewer make a wide interval by themselves
+_NAMED = 2  # causes of failures that a clause names; the others are counted
 _IMPORTED = "imported, not checked"
 
 
 def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
-    """Return the reasons not to trust the figures of a run, each as a clause, the worst first; empty if there is none.
+    """Return the reasons not to trust the figures of a run, the worst first; empty if there is none.
 
-    `values` are the key figures of the run. Noise of other cases is no reason."""
+    Each is a short clause that names the cause. `values` are the key figures of the run; noise of others is no reason.
+    """
     return [
         *_imported(summary),
         *_dry_run(summary),
@@ -39,14 +46,27 @@ def doubts(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *_sick(summary),
         *_unsampled(summary),
         *(clause for clause, is_doubt in _disturbances(summary, values) if is_doubt),
-        *_uncertain(values),
+        *_uncertain(summary, values),
     ]
 
 
 def trust_text(run_doubts: Sequence[str]) -> str:
-    """Return `yes`, `no, because …` with the doubts of a run, or `imported, not checked`."""
-    because = "no, because " if run_doubts and run_doubts[0] != _IMPORTED else ""
-    return because + "; ".join(run_doubts) or "yes"
+    """Return `yes`, `no, because …` with the worst doubt and the number of others, or `imported, not checked`."""
+    if not run_doubts or run_doubts[0] == _IMPORTED:
+        return _IMPORTED if run_doubts else "yes"
+    return f"no, because {run_doubts[0]}{_and_more(len(run_doubts) - 1, 'reason', 'reasons')}"
+
+
+def trust_brief(run_doubts: Sequence[str]) -> str:
+    """Return `yes`, `no, 2 reasons` with the number of doubts, or `imported, not checked`."""
+    if not run_doubts or run_doubts[0] == _IMPORTED:
+        return trust_text(run_doubts)
+    return f"no, {len(run_doubts)} {'reason' if len(run_doubts) == 1 else 'reasons'}"
+
+
+def _and_more(count: int, one: str, several: str) -> str:
+    """Return `, and 2 more reasons`; empty for none."""
+    return f", and {count} more {one if count == 1 else several}" if count else ""
 
 
 def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
@@ -91,8 +111,9 @@ def _dry_run(summary: Summary) -> Iterator[str]:
 def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
-        causes_text = ", ".join(cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common())
-        yield f"{_case_count(causes.total())} {verb} ({causes_text})"
+        named = [cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common(_NAMED)]
+        more = _and_more(len(causes) - len(named), "cause", "causes")
+        yield f"{_case_count(causes.total())} {verb} ({', '.join(named)}{more})"
 
 
 def _case_count(count: int) -> str:
@@ -116,17 +137,34 @@ def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[tupl
         cases = {result.key: causes for result in measured if (causes := disturbances(result))}
         is_key = any(place[:2] in key for place in cases)
         if is_key or len(cases) >= _MANY * len(measured) > 0:
-            names = dict.fromkeys(name for causes in cases.values() for name in causes)
-            explained = ", ".join(f"{_EXPLAINED[name]} ({name})" for name in names)
+            names = Tally(name for causes in cases.values() for name in causes)
+            ((first, _),) = names.most_common(1)
+            explained = f"{_EXPLAINED[first]} ({first}){_and_more(len(names) - 1, 'cause', 'causes')}"
             yield f"in {len(cases)} of {len(measured)} cases {explained}", is_key or not key
 
 
-def _uncertain(values: Sequence[KeyValue]) -> Iterator[str]:
-    """Yield one clause with all key figures whose 95 % interval is wider than ± 5 %; nothing if there is none."""
+def _uncertain(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
+    """Yield a clause on the key figure with the widest 95 % interval, if that is wider than ± 5 %, with its cause."""
     wide = [value for value in values if value.figure.samples > 1 and value.figure.interval.half_width > _UNCERTAIN]
     if wide:
-        names = ", ".join(f"{value.title} ± {units.percent(value.figure.interval.half_width, 0)}" for value in wide)
-        yield f"the 95 % confidence interval is wider than ± {units.percent(_UNCERTAIN, 0)}: {names}"
+        worst = max(wide, key=lambda value: value.figure.interval.half_width)
+        width = units.percent(worst.figure.interval.half_width, 0)
+        more = _and_more(len(wide) - 1, "key figure", "key figures")
+        yield f"{worst.title} is uncertain by ± {width} ({_cause_of_scatter(summary, worst)}){more}"
+
+
+def _cause_of_scatter(summary: Summary, value: KeyValue) -> str:
+    """Return why the interval of a key figure is wide, from the labels and the numbers behind it."""
+    place = (value.case_id, value.devices)
+    labels = {
+        label for spread in summary.spreads() if (spread.case.id, spread.devices) == place for label in spread.labels
+    }
+    labelled = [text for label, text in _SCATTERING.items() if label in labels]
+    if labelled:
+        return labelled[0]
+    if value.figure.processes > 1:
+        return f"its {value.figure.processes} processes differ"
+    return f"only {value.figure.samples} samples" if value.figure.samples < _FEW else "no known cause"
 
 
 def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
@@ -134,12 +172,13 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
             reached = units.percent(value.of_expected, 0)
-            yield f"{value.title} reaches {reached} of the {expected} expected of this model"
+            verb = "reaches" if value.floor.better == "more" else "takes"
+            yield f"{value.title} {verb} {reached} of the {expected} expected of this model"
 
 
 def _capped(summary: Summary) -> Iterator[str]:
     measured = [result for result in summary.run.results if result.status == "ok"]
-    capped = [result for result in measured if _POWER_CAPPED in result.labels]
+    capped = [result for result in measured if POWER_CAPPED in result.labels]
     if not capped:
         return
     clocks = [series.clock_hz for result in capped for series in result.series[:1] if series.clock_hz]

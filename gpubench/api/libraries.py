@@ -4,6 +4,6 @@
 
 from gpubench.devices.native import hipblaslt, nvcomp
 from gpubench.devices.native.driver import Driver, DriverCallError
-from gpubench.tools.foreign import processes_on
+from gpubench.tools.monitor.processes import processes_on
 
 __all__ = ["Driver", "DriverCallError", "hipblaslt", "nvcomp", "processes_on"]

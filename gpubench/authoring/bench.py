@@ -33,6 +33,7 @@ _PATIENCE_S = 10.0
 _THREADS, _MOST_BLOCKS = 256, 1056  # the blocks go round the array
 _PART_WORDS = 2**16  # words that the host computes at once, so that they stay in a cache
 # Constants of splitmix64 (Steele, Lea & Flood, OOPSLA 2014), as in known_words.cu and in the suites' gb_random.
+_OTHER_SEED = 2**63
 _GOLDEN, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -140,6 +141,12 @@ class Words:
             grid, args = self._launch(array)
             self._kernels.fill(grid, (_THREADS,), args)
 
+    def redraw(self, *arrays: Any) -> None:
+        """Take the words of another seed, and write them to `arrays`; a second call takes the first ones again."""
+        self.seed ^= _OTHER_SEED
+        for array in arrays:
+            self.fill(array)
+
     def wrong(self, array: Any) -> int:
         """Return how many words of `array` differ from the known ones, after the device's work."""
         if self._kernels is None:
@@ -239,9 +246,9 @@ class Bench:
     def words(self, count: int, seed: int) -> Words:
         """Return `count` known words of 64 bits that follow from `seed`: the same on the host and on every device.
 
-        `words.array` is new memory that holds them, `words.fill(array)` writes them to other memory, and
-        `words.wrong(array)` counts the words of an array that differ. The first call on a GPU loads both kernels and
-        allocates a counter, so call it while there is free memory."""
+        `words.array` is new memory that holds them, `words.fill(array)` writes them to other memory,
+        `words.redraw(array)` writes others, and `words.wrong(array)` counts the words of an array that differ. The
+        first call on a GPU loads both kernels and allocates a counter, so call it while there is free memory."""
         if self.traits.is_gpu and (self.word_kernels is None or self.word_kernels.device is not self.open_device):
             self.word_kernels = WordKernels.of(self)
         return Words(self, self.word_kernels, count, seed)

@@ -92,9 +92,9 @@ class Stage:
     if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
     its output and compares all of it in each call: it is not called again for a check. `outputs` are the arrays that
     the call writes, on the host or the device: the engine overwrites them before each checked call, floats with NaN
-    and whole numbers with all bits set. `inputs` puts the other one of two inputs in place, whose answer differs and
-    which costs the same: the engine calls it before each checked call, and the check expects the present one's answer,
-    so that no call can return an earlier answer. `doubled` is the call with twice its passes, for a kernel that repeats
+    and whole numbers with all bits set. `inputs` puts another input in place, at best a new one, with another answer
+    and the same cost: the engine calls it before each checked call, and the check expects the present one's answer, so
+    that no call can return an earlier answer. `doubled` is the call with twice its passes, for a kernel that repeats
     passes over its data: it must take twice as long, or passes are left out. It may leave other outputs."""
 
     call: Callable[[], object]
@@ -114,7 +114,7 @@ class Stage:
     item: str = "item"
     checked: bool = False
     outputs: Sequence[Any] = ()
-    inputs: Callable[[], object] | None = None  # puts the other one of two inputs in place
+    inputs: Callable[[], object] | None = None  # puts another input in place
     doubled: Callable[[], object] | None = None  # the call with twice its passes
 
     def __post_init__(self) -> None:

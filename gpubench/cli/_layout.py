@@ -1,5 +1,6 @@
 """Lay out lists of cases for a terminal of any width: names are folded at commas, figures are never broken."""
 
+import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,7 @@ _RIGHT_TO_LEFT = ("R", "AL")
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row of a list: a leading word, a name, and a figure for each further column.
-
-    `style` is Rich's style for the leading word."""
+    """A row of a list: a leading word in Rich's `style`, a name, and a figure for each further column."""
 
     lead: str
     name: str
@@ -33,9 +32,7 @@ class NamedRow:
 def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Table | Text]:
     """Yield rows under their headings, laid out for a terminal of `width` columns.
 
-    The first two headings belong to the lead and the name, the others to the figures. Each row is one line if the names
-    fit. Otherwise the figures stand in columns below the lead and the name. On a terminal that is too narrow for that,
-    each figure follows its heading, in lines of at most `width` columns."""
+    Where the names leave no room, the figures stand below them in columns, or each after its heading."""
     rows = [
         NamedRow(one_line(row.lead), one_line(row.name), tuple(map(one_line, row.figures)), row.style) for row in rows
     ]
@@ -43,8 +40,7 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
     lead = max(cell_len(text) for text in (heads[0], *(row.lead for row in rows)))
     figures = sum(columns) + _GAP * len(columns)
     room = width - lead - _GAP - figures
-    names = [row.name for row in rows]
-    if room >= least_room(names) and not any(map(_is_right_to_left, names)):
+    if room >= _least_room([row.name for row in rows]):
         yield _one_line_each(heads, rows, room)
     elif len(INDENT) + figures <= width:
         yield from _two_lines_each(heads, rows, columns, lead, width)
@@ -52,24 +48,16 @@ def named_rows(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> It
         yield from _labelled(heads, rows, width)
 
 
-def least_room(names: Sequence[str]) -> int:
-    """Return the least width for a column of these names, in columns of the terminal.
-
-    It is the width of the longest name or, if less, of the longest part between commas (at most 40) with an indent."""
-    whole = max(map(cell_len, names), default=0)
+def _least_room(names: Sequence[str]) -> float:
+    """Return the least width of a column of these names: the longest name or part between commas, with an indent."""
+    if any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for name in names for letter in name):
+        return math.inf
     longest = max((cell_len(part) for name in names for part in name_parts(name)), default=0)
-    return min(whole, min(longest, LONGEST_PART) + len(INDENT))
-
-
-def _is_right_to_left(name: str) -> bool:
-    """Return whether `name` has a letter of a script that is written from right to left."""
-    return not name.isascii() and any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in name)
+    return min(max(map(cell_len, names), default=0), min(longest, LONGEST_PART) + len(INDENT))
 
 
 def _one_line_each(heads: Sequence[str], rows: Sequence[NamedRow], room: int) -> Table:
-    """Return a table with one row per line; a name wider than `room` columns is folded at its commas within its cell.
-
-    The first two of `heads` belong to lead and name, the others to the figures."""
+    """Return a table with one row per line; a name wider than `room` columns is folded at its commas in its cell."""
     cells = [
         [_print.plain(row.lead, row.style), folded(row.name, room), *map(_print.plain, row.figures)] for row in rows
     ]
@@ -108,19 +96,15 @@ def _lead_and_name(row: NamedRow, lead: int, width: int) -> Iterator[Text]:
 
 
 def _labelled(heads: Sequence[str], rows: Sequence[NamedRow], width: int) -> Iterator[Text]:
-    """Yield each row as its lead, its name and its figures, each figure after its heading, in lines of at most `width`.
-
-    The first two of `heads` belong to lead and name, the others to the figures."""
+    """Yield each row as its lead, its name and its figures, each after its heading, in lines of at most `width`."""
     for row in rows:
         yield _print.plain(row.lead, row.style)
         yield folded(row.name, width)
-        pairs = zip(heads[2:], row.figures, strict=True)
-        parts = [part for head, figure in pairs for part in _pair_parts(f"{head} ", f"{figure}, ", width - len(INDENT))]
+        parts: list[str] = []
+        for head, figure in zip(heads[2:], row.figures, strict=True):
+            is_short = cell_len(f"{head} {figure}") <= width - len(INDENT)
+            parts += [f"{head} {figure}, "] if is_short else [f"{head} ", f"{figure}, "]
         yield from (Text(line.rstrip(", ")) for line in joined(INDENT, parts, width + 1))
-
-
-def _pair_parts(head: str, figure: str, room: int) -> tuple[str, ...]:
-    return (head + figure,) if cell_len(head + figure) <= room + len(", ") else (head, figure)
 
 
 def folded(name: str, room: int) -> Text:
@@ -129,9 +113,7 @@ def folded(name: str, room: int) -> Text:
 
 
 def joined(start: str, parts: Sequence[str], room: int) -> list[str]:
-    """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself.
-
-    The first line begins with `start`, and the others are indented."""
+    """Return `parts` joined into lines of at most `room` characters; a longer part has a line to itself."""
     lines = [start]
     for part in parts:
         if cell_len(lines[-1]) + cell_len(part) > room and lines[-1].strip():

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column, Table
@@ -17,15 +15,11 @@ from rich.text import Text
 
 from gpubench.base import units
 from gpubench.cli import _print
-from gpubench.cli._print import err, plain, say
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.measuring.health import Health
-    from gpubench.measuring.plan import Job
-    from gpubench.measuring.progress import Observer, ProgressEvent
-    from gpubench.measuring.sampler import DeviceCounter
-    from gpubench.model import Device, Facts, Result, UnavailablePart
-
+with late():
+    from gpubench import model
+    from gpubench.measuring import health, plan, progress, sampler
 
 Part = Table | Text | Padding
 _INDENT = 4
@@ -33,58 +27,51 @@ _UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 
 
 def machine(
-    facts: Facts, healths: Sequence[Health], available: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]
+    facts: model.Facts,
+    healths: Sequence[health.Health],
+    available: Sequence[sampler.DeviceCounter],
+    not_sampled: Sequence[model.UnavailablePart],
 ) -> list[Part]:
     """Return the texts and tables of `gpubench doctor`, beginning with a line that says whether a GPU can be measured.
 
-    The section on health is left out if `healths` is empty. `available` has every counter of the devices; the reason of
-    an available counter is empty. `not_sampled` are the collectors that read none of the devices."""
+    `available` has the reason, empty if there is none, of every counter; `not_sampled` are collectors without any."""
     parts: list[Part] = [_print.plain(_verdict(facts, healths), "bold")]
     if facts.absent:
-        parts += [*_heading_parts("unavailable"), *_unavailable_parts(facts.absent)]
+        parts += _heading_parts("unavailable")
+        for part in facts.absent:
+            how = [_indented(part.how)] if part.how else []
+            parts += [_print.plain(f"{part.what}: {part.reason}", "yellow"), *how]
     if through := [f"{name} is {state}" for name, state in facts.host if state.startswith("interposed: ")]:
-        parts += [
-            *_heading_parts("libraries between programs and the driver"),
-            *(_print.plain(state, "yellow") for state in through),
-        ]
+        parts += _heading_parts("libraries between programs and the driver")
+        parts += [_print.plain(state, "yellow") for state in through]
     parts += [*_heading_parts("devices"), *(part for device in facts.devices for part in _device_parts(device))]
     if healths:
-        parts += [*_heading_parts("health"), *(part for health in healths for part in _health_parts(health))]
+        parts += [*_heading_parts("health"), *(part for of_device in healths for part in _health_parts(of_device))]
     parts += [*_heading_parts("counters"), *_counter_parts(available, not_sampled)]
     parts += [*_heading_parts("host"), _pairs_part(units.fact(*pair) for pair in facts.host)]
     parts += [*_heading_parts("versions"), _pairs_part(facts.versions)]
     return parts
 
 
-def counters(available: Sequence[DeviceCounter]) -> list[Part]:
-    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command.
-
-    An entry of `available` whose reason is not empty is unavailable."""
+def counters(available: Sequence[sampler.DeviceCounter]) -> list[Part]:
+    """Return a table of every counter of the devices, with its unit, period, availability and the vendor's command."""
     heads = ("device", "counter", "unit", "kind", "period", "available", "vendor command")
-    rows = [
-        (
-            *(
-                entry.device,
-                entry.counter.name,
-                entry.counter.unit,
-                entry.counter.kind,
-                f"{entry.counter.period_s:g} s",
-            ),
-            *(f"no: {entry.reason}" if entry.reason else "yes", entry.counter.source),
-        )
-        for entry in available
-    ]
+    rows = []
+    for entry in available:
+        counter, state = entry.counter, f"no: {entry.reason}" if entry.reason else "yes"
+        names = (entry.device, counter.name, counter.unit, counter.kind)
+        rows.append((*names, f"{counter.period_s:g} s", state, counter.source))
     table = _print.table(heads, rows)
     for column in table.columns[:5]:
         column.no_wrap = True
     return [table]
 
 
-def _verdict(facts: Facts, healths: Sequence[Health]) -> str:
+def _verdict(facts: model.Facts, healths: Sequence[health.Health]) -> str:
     gpus = [device for device in facts.devices if device.backend != "host"]
     if not gpus:
         return "no GPU is usable: `gpubench run` measures the host processor"
-    sick = [health.device for health in healths if health.severity == "sick"]
+    sick = [of_device.device for of_device in healths if of_device.severity == "sick"]
     names = ", ".join(dict.fromkeys(device.name for device in gpus))
     answer = f"ready to measure {len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}: {names}"
     return f"{answer}; unhealthy: {', '.join(sick)}" if sick else answer
@@ -98,14 +85,7 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
     return Padding(_print.plain(text, style), (0, 0, 0, _INDENT * depth), expand=False)
 
 
-def _unavailable_parts(unavailable: Sequence[UnavailablePart]) -> Iterator[Part]:
-    for part in unavailable:
-        yield _print.plain(f"{part.what}: {part.reason}", "yellow")
-        if part.how:
-            yield _indented(part.how)
-
-
-def _device_parts(device: Device) -> Iterator[Part]:
+def _device_parts(device: model.Device) -> Iterator[Part]:
     kind = _UNITS.get(device.id.partition(":")[0], "cores")
     facts = [
         device.name,
@@ -124,16 +104,16 @@ def _pairs_part(facts: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) ->
     return _indented(", ".join(f"{name} {text}" for name, text in facts))
 
 
-def _health_parts(health: Health) -> Iterator[Part]:
+def _health_parts(of_device: health.Health) -> Iterator[Part]:
     """Yield the lines on one device's health: its state, bad findings with advice and command, unavailable readings."""
-    if not health.findings:
-        yield _print.plain(f"{health.device}: unavailable: {health.unavailable}", "yellow")
+    findings, unavailable = of_device.findings, of_device.of("unavailable")
+    if not findings:
+        yield _print.plain(f"{of_device.device}: unavailable: {of_device.unavailable}", "yellow")
         return
-    unavailable, bad = health.of("unavailable"), [*health.of("sick"), *health.of("warning")]
-    read = len(health.findings) - len(unavailable)
-    state = {"ok": "healthy", "warning": "usable, with warnings"}.get(health.severity, health.severity)
-    yield _print.plain(f"{health.device}: {state} ({read} of {len(health.findings)} readings are available)")
-    for finding in bad:
+    read = len(findings) - len(unavailable)
+    state = {"ok": "healthy", "warning": "usable, with warnings"}.get(of_device.severity, of_device.severity)
+    yield _print.plain(f"{of_device.device}: {state} ({read} of {len(findings)} readings are available)")
+    for finding in (*of_device.of("sick"), *of_device.of("warning")):
         style = "bold red" if finding.severity == "sick" else "yellow"
         yield _indented(f"{finding.severity}: {finding.text}", style)
         if finding.advice:
@@ -144,7 +124,9 @@ def _health_parts(health: Health) -> Iterator[Part]:
         yield _indented(f"unavailable: {finding.text}", "dim")
 
 
-def _counter_parts(entries: Sequence[DeviceCounter], not_sampled: Sequence[UnavailablePart]) -> Iterator[Part]:
+def _counter_parts(
+    entries: Sequence[sampler.DeviceCounter], not_sampled: Sequence[model.UnavailablePart]
+) -> Iterator[Part]:
     for device in dict.fromkeys(entry.device for entry in entries):
         of_device = [entry for entry in entries if entry.device == device]
         available = [entry for entry in of_device if not entry.reason]
@@ -165,33 +147,15 @@ _BAR_FITS = 60  # columns of a terminal that has room for a bar
 
 
 @contextmanager
-def run_display() -> Iterator[Observer]:
-    """Yield an observer of a run's progress, which prints to standard error.
+def run_display() -> Iterator[progress.Observer]:
+    """Yield an observer of a run's progress: one changing line on a terminal, elsewhere a line per suite or replicate.
 
-    It draws one changing line on a terminal; elsewhere it prints a line for each suite, or for each replicate if there
-    are several. Failed and invalid cases are printed at once."""
-    console = err()
+    Failed and invalid cases are printed at once."""
+    console = _print.err()
     if not console.is_terminal or console.is_dumb_terminal:
         yield _ProgressLines().watch
         return
-    with _progress_bar(console) as progress:
-        task = progress.add_task("", total=None, left="")
-
-        def watch(event: ProgressEvent) -> None:
-            """Draw the state after `event`, and print a line if the result is failed or invalid."""
-            done = event.index + (event.result is not None)
-            case = plain(event.job.case.id).plain
-            progress.update(
-                task, total=len(event.jobs), completed=done, description=case, left=_left_text(event.left_s)
-            )
-            if problem := _problem_text(event.result):
-                progress.console.print(plain(problem, "red"))
-
-        yield watch
-
-
-def _progress_bar(console: Console) -> Progress:
-    """Return a progress display of one line; the name of the case is cut at the edge of the terminal."""
+    # the name of the case is cut at the edge of the terminal
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -199,28 +163,40 @@ def _progress_bar(console: Console) -> Progress:
         TextColumn("{task.description}", markup=False, table_column=rest),
     )
     bar = (BarColumn(_BAR),) if console.width >= _BAR_FITS else ()
-    return Progress(*bar, *columns, console=console, transient=True, expand=True)
+    with Progress(*bar, *columns, console=console, transient=True, expand=True) as drawn:
+        task = drawn.add_task("", total=None, left="")
+
+        def watch(event: progress.ProgressEvent) -> None:
+            """Draw the state after `event`, and print a line if the result is failed or invalid."""
+            done, case = event.index + (event.result is not None), _print.plain(event.job.case.id).plain
+            left = _left_text(event.left_s)
+            drawn.update(task, total=len(event.jobs), completed=done, description=case, left=left)
+            if problem := _problem_text(event.result):
+                drawn.console.print(_print.plain(problem, "red"))
+
+        yield watch
 
 
 class _ProgressLines:
     """Prints a line when all cases of a suite or replicate were measured, and each problem at once."""
 
     def __init__(self) -> None:
-        self._groups: dict[Job, str] = {}
+        self._groups: dict[plan.Job, str] = {}
         self._left: Counter[str] = Counter()
         self._ended: dict[str, Counter[str]] = defaultdict(Counter)
         self._seconds: dict[str, float] = defaultdict(float)
 
-    def watch(self, event: ProgressEvent) -> None:
-        """Print the problem of the event's result, if it has one, and the line of the group whose last case it is.
-
-        The first event of a run, which has index 0 and no result, only starts the count."""
+    def watch(self, event: progress.ProgressEvent) -> None:
+        """Print the problem of the event's result, if it has one, and the line of the group whose last case it is."""
         if event.result is None:
             if event.index == 0:
-                self._begin(event.jobs)
+                self._groups = dict(zip(event.jobs, _group_names(event.jobs), strict=True))
+                self._left = Counter(self._groups.values())
+                self._ended.clear()
+                self._seconds.clear()
             return
         if problem := _problem_text(event.result):
-            say(problem)
+            _print.say(problem)
         group = self._groups[event.job]
         self._left[group] -= 1
         self._ended[group][event.result.status] += 1
@@ -228,16 +204,10 @@ class _ProgressLines:
         if not self._left[group]:
             ended = ", ".join(f"{count} {status}" for status, count in self._ended[group].items())
             left = f"; {_left_text(event.left_s)}" if self._left.total() else ""
-            say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
-
-    def _begin(self, jobs: Sequence[Job]) -> None:
-        self._groups = dict(zip(jobs, _group_names(jobs), strict=True))
-        self._left = Counter(self._groups.values())
-        self._ended.clear()
-        self._seconds.clear()
+            _print.say(f"{group}: {ended} in {units.duration(self._seconds[group])}{left}")
 
 
-def _group_names(jobs: Sequence[Job]) -> Iterator[str]:
+def _group_names(jobs: Sequence[plan.Job]) -> Iterator[str]:
     replicates = {job.replicate for job in jobs}
     devices = {job.devices[0].id for job in jobs}
     for job in jobs:
@@ -252,7 +222,7 @@ def _left_text(seconds: float) -> str:
     return f"about {f'{max(1, round(seconds))} s' if seconds < 60 else units.duration(seconds)} left"
 
 
-def _problem_text(result: Result | None) -> str:
+def _problem_text(result: model.Result | None) -> str:
     if result is None or result.status not in ("failed", "invalid"):
         return ""
     return f"{result.status}: {result.case.id}: {result.reason}"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpubench.base.errors import UsageError
 from gpubench.cli import _print
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.model import Facts, Settings
+with late():
+    from gpubench import model, plugins
+    from gpubench.analysis.views import breakeven
+    from gpubench.measuring import data_files, inventory, nodes
+    from gpubench.measuring import plan as planning
+    from gpubench.tools import history
 
 
 class TierName(StrEnum):
@@ -23,10 +29,25 @@ class TierName(StrEnum):
     FULL = "full"
 
 
+def suite_completions() -> list[str]:
+    """Return the words with which a shell completes the name of a suite."""
+    return [*plugins.names("suites"), "all", "headline"]
+
+
+def case_completions(ctx: typer.Context) -> list[str]:
+    """Return the names and the ids of the cases of the suites on the command line, with which a shell completes one."""
+    given = ctx.params
+    tier, facts = TierName(given.get("tier") or TierName.QUICK), inventory.facts()
+    planned = planning.make(facts, settings(facts, given.get("suites"), given.get("device"), False, tier, None, None))
+    ids = dict.fromkeys(job.case.id for job in planned.jobs)
+    return [*dict.fromkeys(case_id.partition("[")[0] for case_id in ids), *ids]
+
+
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|PATH…|all|headline]",
+        metavar="SUITE|PATH|all|headline",
+        autocompletion=suite_completions,
         help="Suites: names, or paths of suite files or folders. Without any, all suites are selected. The word "
         "`headline` selects the representative cases of each suite.",
     ),
@@ -49,7 +70,9 @@ TierOption = Annotated[
 Filters = Annotated[
     list[str] | None,
     typer.Option(
-        "--filter", help="Select the cases whose id contains this text; * and ? are wildcards. Can be repeated."
+        "--filter",
+        autocompletion=case_completions,
+        help="Select the cases whose id contains this text; * and ? are wildcards. Can be repeated.",
     ),
 ]
 Data = Annotated[
@@ -78,7 +101,7 @@ Replicates = Annotated[
     ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the data and of the order of the cases.")
+    int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the data and of the order of the cases.")
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output; messages go to standard error.")
@@ -86,18 +109,14 @@ Json = Annotated[
 
 
 def check_suites(suites: list[str] | None) -> None:
-    """Raise UsageError for an unknown suite, and print which of the suites cannot be loaded, on standard error.
-
-    `suites` are the command's arguments; None or an empty list stands for all suites. No device is opened."""
-    from gpubench.measuring import plan as planning
-
+    """Raise UsageError for an unknown suite, and say which cannot be loaded; without `suites` all are meant."""
     planning.suite_names(suites or [])
     for message in planning.broken_suite_messages(suites or []):
-        _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
+        _print.warn(message)
 
 
 def settings(
-    facts: Facts,
+    facts: model.Facts,
     suites: list[str] | None,
     devices: list[str] | None,
     with_host: bool,
@@ -108,18 +127,10 @@ def settings(
     seed: int = 0,
     links: list[str] | None = None,
     paranoid: bool = False,
-) -> Settings:
+) -> model.Settings:
     """Return the settings of a run from the command's options; None means that an option was not given.
 
-    `suites` and `devices` are the words of the command line, `filters` patterns of case ids, `data` files and folders,
-    and `links` texts such as `25GbE`. Raises UsageError, with the valid choices, for an invalid option or a file that
-    cannot be used."""
-    from gpubench import model
-    from gpubench.analysis.views import breakeven
-    from gpubench.measuring import nodes
-    from gpubench.measuring import plan as planning
-    from gpubench.measuring.data_files import data_files
-
+    Raises UsageError, with the valid choices, for an invalid option or a file that cannot be used."""
     return model.Settings(
         suites=planning.suite_names(suites or []),
         devices=planning.device_ids(facts, devices or [], with_host),
@@ -127,7 +138,7 @@ def settings(
         filters=tuple(filters or []),
         replicates=replicates,
         seed=seed,
-        data=data_files(data or []),
+        data=data_files.data_files(data or []),
         headline=planning.is_headline(suites or []),
         links=tuple(map(breakeven.named_link, dict.fromkeys(links or []))),
         nodes=nodes.group_size(),
@@ -136,14 +147,7 @@ def settings(
 
 
 def run_file(out: Path | None, kind: str = "") -> Path:
-    """Return the path of a new run file: `out`, or if `out` is None a new name in the folder gpubench-runs.
-
-    The folder is made. The new name consists of the time (UTC) and `kind`, such as `-gate`. Raises UsageError if the
-    folder cannot be made."""
-    from datetime import UTC, datetime
-
-    from gpubench.tools import history
-
+    """Return the path of a new run file: `out`, or a name of time and `kind` in gpubench-runs, which is made."""
     if out is not None:
         return out
     folder = Path(history.FOLDER)

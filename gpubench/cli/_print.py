@@ -14,9 +14,7 @@ _WIDE = 1000  # characters of a line where standard output is no terminal
 
 
 def out() -> Console:
-    """Return the console of standard output.
-
-    If standard output is no terminal, the console has 1000 columns, so that a log has no folded lines."""
+    """Return the console of standard output, of 1000 columns if it is no terminal, so that a log is not folded."""
     size = shutil.get_terminal_size()  # rich would assume 80 columns for a dumb terminal
     width = size.columns if sys.stdout.isatty() else _WIDE
     return Console(width=width, height=size.lines, highlight=False, emoji=False)
@@ -30,6 +28,11 @@ def err() -> Console:
 def say(message: object, style: str = "") -> None:
     """Print one line on standard error."""
     err().print(plain(message, style), soft_wrap=True)
+
+
+def warn(message: object) -> None:
+    """Print one yellow line on standard error."""
+    say(message, "yellow")
 
 
 def echo(message: object) -> None:
@@ -52,15 +55,13 @@ def plain(value: object, style: str = "") -> Text:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
 ) -> Table:
-    """Return a table of plain cells, with `title` above it unless that is empty.
-
-    Columns whose heading is in `right` are aligned to the right. A cell that is a `Text` keeps its style; any other
-    value becomes one line of text."""
+    """Return a table of plain cells, aligned to the right below headings in `right`; a `Text` keeps its style."""
     printed = Table(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
     for column in columns:
-        printed.add_column(plain(column), justify="right" if column in right else "left", overflow="fold")
+        heading = Text("\n").join(map(plain, column.split("\n")))
+        printed.add_column(heading, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         printed.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
     return printed

@@ -6,15 +6,19 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from gpubench.base.errors import FileError, UsageError
 from gpubench.cli import _print
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.model import Manifest
+with late():
+    from gpubench import model
+    from gpubench.base import files
+    from gpubench.tools import health, rendering
+    from gpubench.tools import sharing as rules
 
 Value = TypeVar("Value")
 NoRedact = Annotated[
@@ -28,25 +32,28 @@ NoRedact = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
 
 
-def shareable(value: Value, no_redact: bool = False, manifests: Sequence[Manifest] = (), is_told: bool = True) -> Value:
+def shareable(
+    value: Value, no_redact: bool = False, manifests: Sequence[model.Manifest] = (), is_told: bool = True
+) -> Value:
     """Return `value`, a dataclass or a tuple of them, as others may read it: by the allow-list of docs/sharing.md.
 
-    `manifests` belong to the runs from which the value was made, and to runs that its texts may name. With `no_redact`
-    the value is returned unchanged, and a warning is printed if `is_told`."""
-    if no_redact:
-        if is_told:
-            _warn_not_redacted()
-        return value
-    from gpubench.tools import health
-    from gpubench.tools.sharing import shared
+    `manifests` are of the runs from which the value was made, or that its texts may name."""
+    if not no_redact:
+        return rules.shared(value, _read_salt(health.salt_file()), health.names(), manifests)
+    if is_told:
+        _print.warn(
+            "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"
+        )
+    return value
 
-    return shared(value, _read_salt(health.salt_file()), health.names(), manifests)
+
+def print_json(run: model.Run) -> None:
+    """Print a run as one JSON document, anonymised, on standard output."""
+    typer.echo(rendering.report("json").render(shareable(run)), nl=False)
 
 
 def is_ci() -> bool:
-    """Return whether a CI system runs this process, by its environment variables; others can read the log then.
-
-    Most systems set CI, but Azure and Jenkins do not."""
+    """Return whether a CI system, whose log others can read, runs this process; Azure and Jenkins do not set CI."""
     variables = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "JENKINS_URL")
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in variables)
 
@@ -56,54 +63,38 @@ def for_terminal(value: Value) -> Value:
     return shareable(value) if is_ci() else value
 
 
-def _warn_not_redacted() -> None:
-    message = "not anonymised: it contains messages, the command, paths, labels, host and user names, UUIDs and serials"
-    _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
-
-
 @functools.cache
 def _read_salt(path: Path) -> bytes:
     """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist."""
-    import secrets
-
-    from gpubench.tools import health
-
     try:
         return health.salt(path)
     except FileError as error:
-        message = (
+        _print.warn(
             f"{error}. This command uses a temporary salt: its pseudonyms differ from those in files shared before"
         )
-        _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
-        return secrets.token_bytes(32)
+        return os.urandom(32)
 
 
 def check_target(out: Path, force: bool, *sources: Path) -> None:
-    """Check that the output file `out` may be written.
-
-    Raises UsageError if `out` is one of the `sources`, the files that are read, or if it exists and `force` is not set.
-    """
+    """Raise UsageError if `out` is one of the `sources`, which are read, or if it exists and `force` is not set."""
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise UsageError(f"{out} is the run file that is read; choose another output file")
     if out.exists() and not force:
         raise UsageError(f"{out} exists; --force replaces it")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents unless they exist. Raises UsageError if they cannot be made."""
+def run_name(path: Path) -> str:
+    """Return the name of a run file without its suffix."""
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def write(out: Path, content: str | bytes, is_told: bool = False) -> None:
+    """Write `content` to the file `out` completely or not at all, text as UTF-8; raises UsageError if that fails.
+
+    If `is_told`, a line on standard error names the file."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; choose another place") from error
-
-
-def write(out: Path, content: str | bytes) -> None:
-    """Write `content` to the file `out` completely or not at all, text as UTF-8.
-
-    Raises UsageError if it cannot be written."""
-    from gpubench.base.files import write_whole
-
-    try:
-        write_whole(out, content if isinstance(content, bytes) else content.encode())
+        files.write_whole(out, content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error
+    if is_told:
+        _print.say(f"written: {out}")

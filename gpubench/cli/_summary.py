@@ -3,169 +3,184 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from gpubench.base import units
 from gpubench.cli import _print, profile
-from gpubench.cli._layout import INDENT, LONGEST_PART, joined, name_parts
+from gpubench.cli._late import late
+from gpubench.cli._layout import INDENT, LONGEST_PART, folded, joined, name_parts
 
-if TYPE_CHECKING:
-    from gpubench.analysis.frame import ListedCase, ListedSuite, Order
-    from gpubench.analysis.overview import Overview
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.table import Table as DerivedTable
-    from gpubench.model import Result, Run
+with late():
+    from gpubench import model, stats
+    from gpubench.analysis import figure, frame, key_figures, trust
+    from gpubench.analysis import overview as overviews
+    from gpubench.analysis import summary as summaries
+    from gpubench.analysis.views import table, tables
 
 Part = Table | Text
 Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
-_EXPECTED_NOTE = "of expected: what this model of GPU reached on other machines (docs/gate.md)"
 
 
-def run_parts(run: Run, path: object) -> list[Part]:
-    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40.
-
-    If there are more, a line with the command that lists them follows the overview; `path` is the run file in it."""
+def run_parts(run: model.Run, path: object) -> list[Part]:
+    """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
-    return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
+    return [*overview(run), _print.plain(f"every case: gpubench show {path} --all", "dim")]
 
 
-def overview(run: Run) -> list[Part]:
+def overview(run: model.Run) -> list[Part]:
     """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
-    from gpubench.analysis.overview import overview as of_summary
-    from gpubench.analysis.summary import Summary
-
-    run_overview = of_summary(Summary(run))
+    summary = summaries.Summary(run)
+    run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
-        note = [_print.plain(_EXPECTED_NOTE, "dim")] if run_overview.has_expectations else []
-        parts += [_key_table(run_overview), *note, Text("")]
-    parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
-    parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
+        notes = [run_overview.expected_note, _range_note([value.figure for value in run_overview.values])]
+        parts.append(_key_table(run_overview.values, summary.interval_name, is_grouped=True))
+        parts += [_print.plain(note, "dim") for note in notes if note]
+    parts.append(_print.plain(run_overview.brief_trust, "bold yellow" if run_overview.doubts else "bold green"))
+    parts += [_print.plain(f"- {line}") for line in run_overview.notes]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
-        rows = [(line.name, _seconds(line.seconds), line.ended) for line in run_overview.suites]
-        parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
+        measured = [line for line in run_overview.suites if sum(line.counts.values()) > line.counts["skipped"]]
+        rows = [(line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended) for line in measured]
+        if rows:
+            parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
+        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line not in measured]:
+            parts.append(_print.plain(f"not measured: {', '.join(others)}", "dim"))
     return parts
 
 
-def head(run: Run) -> list[Part]:
+def head(run: model.Run) -> list[Part]:
     """Return the devices and the conditions of a run."""
-    from gpubench.analysis.overview import overview as of_summary
-    from gpubench.analysis.summary import Summary
-
-    return _head_parts(of_summary(Summary(run)))
+    return _head_parts(overviews.overview(summaries.Summary(run)))
 
 
-def _head_parts(run_overview: Overview) -> list[Part]:
+def _head_parts(run_overview: overviews.Overview) -> list[Part]:
     devices: list[Part] = [_print.plain(device, "bold") for device in run_overview.devices]
     return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
 
-def _seconds(seconds: float) -> str:
-    from gpubench.base import units
+def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str, is_grouped: bool = False) -> Table:
+    """Return a table of key figures, with a line for each group if `is_grouped`.
 
-    return units.duration(seconds) if seconds > 0 else ""
+    Columns for which no figure has a value are left out, and the direction if the terminal is too narrow for it."""
+    several = len({value.devices[0] for value in values if value.devices}) > 1
+    columns: dict[str, list[str]] = {
+        "key figure": [value.title for value in values],
+        "device": ["+".join(value.devices) if several else "" for value in values],
+        "median": [value.figure.text for value in values],
+        _interval_head(interval_name): [value.figure.half_width_text for value in values],
+        _DIRECTION: [value.figure.better for value in values],
+        "of data\nsheet": [units.percent(value.of_spec) if value.of_spec else "" for value in values],
+        "of\nexpected": [units.percent(value.of_expected) if value.of_expected else "" for value in values],
+    }
+    needed = [head for head, cells in columns.items() if any(cells)]
+    if sum(2 + max(map(len, (*head.split("\n"), *columns[head]))) for head in needed) - 2 > _print.out().width:
+        needed.remove(_DIRECTION)
+    rows: list[list[Text]] = []
+    for row, value in enumerate(values):
+        if is_grouped and (not row or values[row - 1].group != value.group):
+            rows.append([_print.plain(value.group, "dim italic"), *[Text("")] * (len(needed) - 1)])
+        rows.append(
+            [_print.plain(columns[head][row], "yellow" if value.is_below_expectation else "") for head in needed]
+        )
+    right = [head for head in needed if head not in ("key figure", "device", _DIRECTION)]
+    return _print.table(needed, rows, right=right)
 
 
-def _key_table(run_overview: Overview) -> Table:
-    from gpubench.base import units
+def _range_note(figures: Sequence[figure.Figure]) -> str:
+    """Return the explanation of the word behind some intervals, or an empty text if none of `figures` has it."""
+    has_range = any(of.half_width_text.endswith(" range") for of in figures)
+    return f"range: ± spans all values, which are fewer than {stats.LEAST_FOR_INTERVAL}" if has_range else ""
 
-    several = len({value.devices[0] for value in run_overview.values if value.devices}) > 1
-    columns = ["key figure", *(["device"] if several else []), "median", "of data sheet"]
-    columns += ["of expected"] if run_overview.has_expectations else []
-    rows = []
-    for value in run_overview.values:
-        shares = (value.of_spec, value.of_expected)[: 2 if run_overview.has_expectations else 1]
-        texts = [units.percent(share) if share is not None else "" for share in shares]
-        style = "yellow" if value.is_below_expectation else ""
-        device = ["+".join(value.devices)] if several else []
-        rows.append([_print.plain(cell, style) for cell in (value.title, *device, value.figure.text, *texts)])
-    return _print.table(columns, rows, right=columns[-3:] if run_overview.has_expectations else columns[-2:])
+
+_DIRECTION = "is\nbest"  # heads the words more and less
 
 
 def cases(
-    run: Run, filters: Sequence[str] = (), order: Order = "measured", top: int | None = None, wide: bool = False
+    run: model.Run,
+    filters: Sequence[str] = (),
+    order: frame.Order = "measured",
+    top: int | None = None,
+    wide: bool = False,
 ) -> list[Part]:
     """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
-    `filters` selects cases by patterns in their ids; empty selects all. `order` is `measured`, or the figure by which
-    the cases are sorted, the highest first: `share` of peak, `noise` or `duration`. `top` lists only that number of
-    cases. `wide` adds every kind of peak and the noise within and between processes."""
-    from gpubench.analysis.frame import listing
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.tables import tables
-
-    summary = Summary(run)
+    `order` is `measured`, or the figure by which they are sorted, the highest first: `share`, `noise` or `duration`."""
+    whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
-    for suite in listing(summary, filters, order, top):
+    for suite in frame.listing(whole_run, filters, order, top):
         parts += _suite_parts(suite, wide, _print.out().width)
         if is_whole:
-            parts += [part for table in tables(summary, suite.name) for part in derived_parts(table)]
+            parts += [part for derived in tables.tables(whole_run, suite.name) for part in derived_parts(derived)]
     if is_whole:
-        parts += [part for table in tables(summary) if table.topic != "phases" for part in derived_parts(table)]
-        parts += profile.phases(summary, _print.out())
-    return [*parts, *_interval_notes(summary, wide)]
+        of_run = (derived for derived in tables.tables(whole_run) if derived.topic != "phases")
+        parts += [part for derived in of_run for part in derived_parts(derived)]
+        parts += profile.phases(whole_run, _print.out())
+    notes = [_range_note([row.figure for row in whole_run.rows() if row.figure])]
+    notes += [whole_run.recorded_sources_text] if wide else []
+    if not whole_run.replicated and any(row.figure and row.figure.samples > 1 for row in whole_run.rows()):
+        notes.insert(0, "± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
+    return parts + [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
 
 
-def derived_parts(table: DerivedTable) -> list[Part]:
+def derived_parts(derived: table.Table) -> list[Part]:
     """Return a table of derived figures with its note below it."""
-    right = [head for head in table.heads if head not in table.text_heads]
-    note = [_print.plain(table.note, "dim")] if table.note else []
-    return [Text(""), _print.table(table.heads, table.rows, table.title, right), *note]
+    right = [head for head in derived.heads if head not in derived.text_heads]
+    note = [_print.plain(derived.note, "dim")] if derived.note else []
+    return [Text(""), _print.table(derived.heads, derived.rows, derived.title, right), *note]
 
 
-def _interval_notes(summary: Summary, wide: bool) -> list[Part]:
-    """Return a note that the intervals hold within one process, for a run without replicates; else nothing."""
-    notes = []
-    if not summary.replicated and any(row.figure and row.figure.samples > 1 for row in summary.rows()):
-        notes.append("± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
-    if wide:
-        notes.append(summary.recorded_sources_text)
-    return [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
-
-
-def _suite_parts(suite: ListedSuite, wide: bool, width: int) -> Iterator[Part]:
-    """Yield a suite's heading and its cases: a table with one row each if it fits `width` columns, else lines of text.
-
-    The most complete variant of the columns is used that leaves room for the names."""
+def _suite_parts(suite: frame.ListedSuite, wide: bool, width: int) -> Iterator[Part]:
+    """Yield a suite's heading and its cases: a table of the most columns that fit `width`, else lines of text."""
     yield Text("")
     heading = _print.plain(suite.name, "bold")
     yield heading.append_text(_print.plain(f"  {suite.constants}" if suite.constants else "", "not bold dim"))
+    if suite.leading:
+        yield from (_key_table(suite.leading, suite.interval_name), Text(""))
     whole = max(len(case.name) for case in suite.cases)
     longest = max(len(part) for case in suite.cases for part in name_parts(case.name))
-    for room_for_names in (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT)):
-        for columns in _column_variants(suite, wide):
-            room = width - sum(2 + max(len(head), *map(len, cells)) for head, cells in columns)
-            if room >= room_for_names:
-                yield _one_line_each(suite, columns, room)
-                return
-    yield from _two_lines_each(suite, _column_variants(suite, wide)[0], width)
+    *full, one_share = _column_variants(suite, wide)
+    rooms = (min(whole, _LONGEST_NAME), min(longest, LONGEST_PART) + len(INDENT))
+    for columns, room_for_names in [*((columns, room) for room in rooms for columns in full), (one_share, rooms[1])]:
+        room = width - sum(2 + max(map(len, (*head.split("\n"), *cells))) for head, cells in columns)
+        if room >= room_for_names:
+            yield _one_line_each(suite, columns, room)
+            return
+    yield from _two_lines_each(suite, full[0], width)
 
 
-def _column_variants(suite: ListedSuite, wide: bool) -> list[Columns]:
-    """Return three variants of the columns: complete, without the peaks' names, and also without the bounds."""
+def _column_variants(suite: frame.ListedSuite, wide: bool) -> list[Columns]:
+    """Return four variants of the columns: complete, without the peaks' names, without the bounds, with one share."""
     whole = [(head, cells) for head, cells in _columns(suite, wide) if any(cells)]
     unnamed = [
         (head, [(cell.partition("%")[0] + "%" if cell else "") for cell in cells] if head == "of peak" else cells)
         for head, cells in whole
     ]
-    return [whole, unnamed, [(head, cells) for head, cells in unnamed if head != "bound by"]]
+    unbound = [(head, cells) for head, cells in unnamed if head != "bound by"]
+    peaks = dict(unbound).get("of peak", [""] * len(suite.cases))
+    one_share = [
+        (head, [roof or peak for roof, peak in zip(cells, peaks, strict=True)] if head == _ROOF else cells)
+        for head, cells in unbound
+        if head != "of peak" or _ROOF not in dict(unbound)
+    ]
+    return [whole, unnamed, unbound, one_share]
 
 
-def _columns(suite: ListedSuite, wide: bool) -> Columns:
+def _columns(suite: frame.ListedSuite, wide: bool) -> Columns:
     """Return the columns of figures, each with its heading and one cell per case."""
     named = [
         ("device", [case.device for case in suite.cases]),
         ("median", [case.median for case in suite.cases]),
-        ("95 %", [case.interval for case in suite.cases]),
+        (_interval_head(suite.interval_name), [case.interval for case in suite.cases]),
         ("of peak", [case.share for case in suite.cases]),
+        (_ROOF, [case.shares[-1] for case in suite.cases]),
     ]
     if wide:
         named[3:] = [
@@ -180,11 +195,17 @@ def _columns(suite: ListedSuite, wide: bool) -> Columns:
     ]
 
 
-_WIDE_SHARES = ("of data sheet", "at the clock", "of best")  # the heads in the order of `peaks.BASES`
+def _interval_head(interval_name: str) -> str:
+    """Return the head of a column of intervals in two lines, which say what they cover: `± within`, `process`."""
+    return "\n".join(interval_name.replace("95 %", "±").rsplit(" ", 1))
+
+
+_ROOF = "of roof"
+_WIDE_SHARES = ("of data sheet", "at the clock", "of best", _ROOF)  # the heads in the order of `peaks.BASES`
 _LEFT = ("device", "bound by", "state")
 
 
-def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
+def _one_line_each(suite: frame.ListedSuite, columns: Columns, room: int) -> Table:
     """Return the cases as a table; names are folded to `room` characters, and cases that are not ok are yellow."""
     names = [_folded(case.name, case.beside, room) for case in suite.cases]
     heads = ["case", *(head for head, _ in columns)]
@@ -192,51 +213,49 @@ def _one_line_each(suite: ListedSuite, columns: Columns, room: int) -> Table:
         [name, *(_styled(cells[number], case) for _, cells in columns)]
         for number, (case, name) in enumerate(zip(suite.cases, names, strict=True))
     ]
-    table = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
-    for column in table.columns[1:]:
+    printed = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
+    for column in printed.columns[1:]:
         column.no_wrap = True
-    return table
+    return printed
 
 
-def _two_lines_each(suite: ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
+def _two_lines_each(suite: frame.ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
     """Yield each case as its name and, below, its figures in indented lines of at most `width` characters."""
     for number, case in enumerate(suite.cases):
         yield _folded(case.name, "", width)
         line = INDENT
-        for text in (cells[number] for _, cells in columns if cells[number]):
+        figures = ((head, cells[number]) for head, cells in columns if cells[number])
+        for text in (f"{cell} {head}" if head == _ROOF else cell for head, cell in figures):
             if line.strip() and len(line) + len(text) > width:
                 yield _styled(line.rstrip(), case)
                 line = INDENT
             line += f"{text}  "
         yield _styled(line.rstrip(), case)
+        yield from _secondary_lines(case.beside, width)
 
 
-def _styled(cell: str, case: ListedCase) -> Text:
+def _styled(cell: str, case: frame.ListedCase) -> Text:
     return _print.plain(cell, "" if case.is_ok else "yellow")
 
 
 def _folded(name: str, secondary: str, room: int) -> Text:
-    """Return a case's name in lines of at most `room` characters, broken after commas, and `secondary` below, dimmed.
-
-    `secondary` is a list of figures, separated by commas, or empty, which adds no line. A part between two commas that
-    is longer than `room` is not broken."""
-    text = Text("\n").join(_print.plain(line) for line in joined("", name_parts(name), room))
-    if secondary:
-        lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1)
-        text = Text("\n").join([text, *(_print.plain(line.rstrip(", "), "dim") for line in lines)])
-    return text
+    """Return a case's name in lines of at most `room` characters, broken after commas, and dimmed `secondary` below."""
+    return Text("\n").join([folded(name, room), *_secondary_lines(secondary, room)])
 
 
-def _warnings(run: Run) -> list[str]:
+def _secondary_lines(secondary: str, room: int) -> list[Text]:
+    lines = joined(INDENT, [f"{part}, " for part in secondary.split(", ")], room + 1) if secondary else []
+    return [_print.plain(line.rstrip(", "), "dim") for line in lines]
+
+
+def _warnings(run: model.Run) -> list[str]:
     """Return the warnings and remarks of a run, without remarks on the health and the state of devices."""
-    from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
-
-    sources = (HEALTH_SOURCE, STATE_SOURCE)
+    sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
     remarks = [remark for remark in run.remarks if remark.state != "absent" and remark.source not in sources]
     return [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
 
 
-def _reasons(results: Sequence[Result]) -> list[str]:
+def _reasons(results: Sequence[model.Result]) -> list[str]:
     cases_by_reason: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
         if result.status in ("failed", "invalid"):

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpubench.base import streams
 from gpubench.base.clean import tidy
-from gpubench.cli import _print
+from gpubench.cli import _findings, _print
 from gpubench.cli import _sharing as sharing
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.judging.policy import Policy
-    from gpubench.tools.gating.gate import GateResult
+with late():
+    from gpubench import plugins
+    from gpubench.base import files
+    from gpubench.judging import answer
+    from gpubench.judging import policy as policies
+    from gpubench.tools.gating import gate
 
 _COMMENT_BYTES = 65_536  # the limit of a comment on GitHub in characters, which are never more than bytes
 _SUMMARY_BYTES = 1_024_000  # the limit of a step's summary on GitHub
@@ -78,17 +85,9 @@ def policy(
     allow_mismatch: bool,
     allow_missing: bool,
     allow_undecided: bool,
-) -> Policy:
-    """Return the policy in `file`, changed by the command's options.
-
-    If `file` is None, the policy is in gpubench.toml or pyproject.toml in the current folder, or the built-in one.
-    `threshold` is in per cent; None keeps the policy's threshold. The others are the options of these names. Raises
-    UsageError if the file is invalid."""
-    from dataclasses import replace
-
-    from gpubench.judging.policy import load
-
-    loaded = load(file)
+) -> policies.Policy:
+    """Return the policy in `file`, else in the current folder or the built-in one, changed by the options."""
+    loaded = policies.load(file)
     percent = loaded.threshold_percent if threshold is None else threshold
     return replace(
         loaded,
@@ -101,7 +100,7 @@ def policy(
 
 
 def publish(
-    judged: GateResult,
+    judged: gate.GateResult,
     status: int,
     title: str,
     json: bool,
@@ -113,16 +112,7 @@ def publish(
 ) -> None:
     """Write the requested files, then print the answer, or with `json` the JSON document, with warnings on stderr.
 
-    `junit` and `markdown` are the files to write; `status` is the exit status, `title` the command's name in the
-    documents; `every` and `wide` are the options --all and --wide. Publications receive texts without control
-    characters and, unless `no_redact` is set, only allowed words. A terminal shows all texts; the log
-    of a CI, which others read, does not. The files are written first, so that a closed pipe prevents none of them.
-    Raises UsageError if a file cannot be written."""
-    from gpubench import plugins
-    from gpubench.base.streams import write_commands
-    from gpubench.cli import _findings
-    from gpubench.judging.answer import answer, warnings
-
+    Publications receive texts without control characters and, unless `no_redact` is set, only allowed words."""
     step_summary, is_ci = os.environ.get("GITHUB_STEP_SUMMARY"), sharing.is_ci()
     printed = shared = tidy(judged.judgement)
     if is_ci or json or junit or markdown or step_summary:
@@ -131,36 +121,28 @@ def publish(
 
     def render(form: str, limit: int = 0) -> str:
         """Return the document in the form of the publication `form`, in at most `limit` bytes if `limit` is not 0."""
-        text: str = plugins.load("publications", form).render(shared, answer(shared, status, title), limit)
+        text: str = plugins.load("publications", form).render(shared, answer.answer(shared, status, title), limit)
         return text
 
     for path, form, limit in ((junit, "junit", 0), (markdown, "markdown", _COMMENT_BYTES)):
         if path is not None:
             sharing.write(path, render(form, limit))
     if step_summary:
-        _append(Path(step_summary), render("markdown", max(_SUMMARY_BYTES - _size(Path(step_summary)), 1)))
+        _append(Path(step_summary), lambda size: render("markdown", max(_SUMMARY_BYTES - size, 1)))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        write_commands(render("annotations"), sys.stderr if json else sys.stdout)
+        streams.write_commands(render("annotations"), sys.stderr if json else sys.stdout)
     if json:
-        for line in warnings(printed):
-            _print.say(f"warning: {line}", "yellow")
+        for line in answer.warnings(printed):
+            _print.warn(f"warning: {line}")
         sys.stdout.write(render("json"))
     else:
-        _findings.show(_findings.answer_parts(printed, answer(printed, status, title), every, wide))
+        _findings.show(_findings.answer_parts(printed, answer.answer(printed, status, title), every, wide))
 
 
-def _size(path: Path) -> int:
+def _append(path: Path, text: Callable[[int], str]) -> None:
+    """Append the text for a file of that many bytes to the file `path`, or print a warning if that fails."""
     try:
-        return path.stat().st_size
-    except OSError:  # the file does not exist yet, or `_append` says what is wrong with it
-        return 0
-
-
-def _append(path: Path, text: str) -> None:
-    """Append `text` to the file `path`, or print a warning if that fails."""
-    from gpubench.base.files import append
-
-    try:
-        append(path, text.encode())
+        size = path.stat().st_size if path.exists() else 0
+        files.append(path, text(size).encode())
     except OSError as error:
-        _print.err().print(_print.plain(f"cannot write {path}: {error.strerror}", "yellow"), soft_wrap=True)
+        _print.warn(f"cannot write {path}: {error.strerror}")

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpubench.base.errors import UsageError
+from gpubench.base.patterns import matches
+from gpubench.cli import _findings, _print, _summary, _verdicts
 from gpubench.cli import _options as options
-from gpubench.cli import _print, _verdicts
 from gpubench.cli import _sharing as sharing
+from gpubench.cli._findings import Part
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.cli._findings import Part
-    from gpubench.judging.comparison import Comparison, RunComparison
-    from gpubench.judging.evidence import Reading
+with late():
+    from gpubench import plugins
+    from gpubench.judging import comparison as judged
+    from gpubench.judging import evidence, finding_text, policy
+    from gpubench.tools import rendering
+    from gpubench.tools.gating import gate, peers, readings
 
 _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's geometric mean
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="A B…", help="Run files; each of the others is compared with the first.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="Run files; each of the others is compared with the first.", show_default=False),
 ]
 Out = Annotated[
     Path | None,
@@ -44,10 +49,7 @@ Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this
 
 @dataclass(frozen=True, slots=True)
 class CaseSelection:
-    """The cases to list, and whether to print all their columns.
-
-    `filters` are patterns of case ids (empty: all), `top` is the most cases to list (None: no limit). `every` also
-    lists cases with the verdict same, and `wide` adds columns."""
+    """The cases to list: by `filters`, the `top` ones, with `every` the same ones too; `wide` adds columns."""
 
     filters: tuple[str, ...] = ()
     top: int | None = None
@@ -68,31 +70,20 @@ def compare(
     no_redact: sharing.NoRedact = False,
 ) -> None:
     """Compare runs: show environment differences, then the change of each case and its verdict."""
-    import gc
-
-    from gpubench.base.errors import UsageError
-    from gpubench.cli import _findings
-    from gpubench.judging import comparison as judged
-    from gpubench.judging.policy import THRESHOLD_PERCENT
-    from gpubench.tools import rendering
-    from gpubench.tools.gating import readings
-
     if len(runs) < 2:
         raise UsageError("name two run files or more: the others are compared with the first")
     form = _output_form(out, json)
     if out:
         sharing.check_target(out, force, *runs)
-    fraction = (THRESHOLD_PERCENT if threshold is None else threshold) / 100
+    fraction = (policy.THRESHOLD_PERCENT if threshold is None else threshold) / 100
     gc.disable()  # findings have no reference cycles; searching for them would take 5 % of the time
     if out:
-        comparison = side_by_side(
-            runs, _run_names(runs), lambda named: judged.compare(named, lambda _: fraction), no_redact
-        )
+        comparison = side_by_side(runs, _run_names(runs), lambda named: _judged(named, fraction), no_redact)
     else:
         comparison = _comparison(readings.read_all(runs), _run_names(runs), fraction, no_redact)
     if form:
         written = rendering.report(form).compare(comparison)
-        sharing.write(out, written) if out else sys.stdout.write(written)
+        sharing.write(out, written, is_told=True) if out else sys.stdout.write(written)
     else:
         selection = CaseSelection(tuple(filter or ()), top, all_ or bool(filter), wide)
         _findings.show(_parts(comparison, selection))
@@ -100,18 +91,14 @@ def compare(
 
 def _output_form(out: Path | None, json: bool) -> str:
     """Return the form of the output: `html`, `md` or `json`, or an empty text for the terminal."""
-    from gpubench import plugins
-    from gpubench.base.errors import UsageError
-    from gpubench.tools import rendering
-
     if out is None:
         return "json" if json else ""
     if json:
         raise UsageError("--json prints and -o writes a file: leave out one of them")
     name = out.suffix.removeprefix(".")
     names = plugins.names("reports")
-    if name not in names or not rendering.report(name).has_method("compare"):
-        able = [f".{report}" for report in names if rendering.report(report).has_method("compare")]
+    able = [f".{report}" for report in names if hasattr(rendering.report(report), "compare")]
+    if f".{name}" not in able:
         raise UsageError(
             f"cannot write a comparison to {out.suffix or 'a file without a suffix'}; choose from {', '.join(able)}"
         )
@@ -120,7 +107,7 @@ def _output_form(out: Path | None, json: bool) -> str:
 
 def _run_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of the runs, in order: file names without suffix; equal names get a number, as in `a (2)`."""
-    names = [path.name.removesuffix(".gz").removesuffix(".jsonl") for path in paths]
+    names = [sharing.run_name(path) for path in paths]
     return [
         f"{name} ({names[: index + 1].count(name)})" if names.count(name) > 1 else name
         for index, name in enumerate(names)
@@ -130,56 +117,55 @@ def _run_names(paths: Sequence[Path]) -> list[str]:
 def side_by_side(
     paths: Sequence[Path],
     names: Sequence[str],
-    compared: Callable[[Sequence[Reading]], Comparison],
+    compared: Callable[[Sequence[evidence.Reading]], judged.Comparison],
     no_redact: bool,
-) -> Comparison:
+) -> judged.Comparison:
     """Return what `compared` makes of whole runs, with the runs themselves, anonymised unless `no_redact` is set."""
-    from dataclasses import replace
+    from gpubench.model.store import read_run
 
-    from gpubench.judging.evidence import Reading
-    from gpubench.model import store
-
-    runs = tuple(store.read_run(path) for path in paths)
+    runs = tuple(map(read_run, paths))
     shared = sharing.shareable(runs, no_redact)
-    named = [Reading.of(run, name) for run, name in zip(shared, names, strict=True)]
+    named = [evidence.Reading.of(run, name) for run, name in zip(shared, names, strict=True)]
     manifests = [run.manifest for run in runs]
     return replace(sharing.shareable(compared(named), no_redact, manifests, is_told=False), runs=shared)
 
 
-def _comparison(run_readings: list[Reading], names: list[str], fraction: float, no_redact: bool) -> Comparison:
+def _comparison(
+    run_readings: list[evidence.Reading], names: list[str], fraction: float, no_redact: bool
+) -> judged.Comparison:
     """Return the comparison of each run with the first one, anonymised unless `no_redact` is set."""
-    from dataclasses import replace
-
-    from gpubench.judging.comparison import compare
-
     manifests = [reading.manifest for reading in run_readings]
     shared = sharing.shareable(tuple(manifests), no_redact, manifests)
     named = [
         replace(reading, manifest=manifest, source=name)
         for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
-    return sharing.shareable(compare(named, lambda _: fraction), no_redact, manifests, is_told=False)
+    return sharing.shareable(_judged(named, fraction), no_redact, manifests, is_told=False)
 
 
-def _parts(comparison: Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
+def _judged(named: Sequence[evidence.Reading], fraction: float) -> judged.Comparison:
+    gate.refuse_other_methods(named)
+    named, notes = peers.as_ours(named)
+    for note in notes:
+        _print.say(note)
+    return judged.compare(named, lambda _: fraction)
+
+
+def _parts(comparison: judged.Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:
     """Return the texts and tables of a comparison: the verdict of each run, the runs, then the cases."""
-    from gpubench.cli import _findings
-    from gpubench.judging.comparison import answer, letter, one_sided_cases
-
-    letters = [letter(index) for index in range(len(comparison.columns))]
+    letters = [judged.letter(index) for index in range(len(comparison.columns))]
     parts: list[Part] = []
     for name, against in zip(letters[1:], comparison.against, strict=True):
-        reply = answer(against, name)
-        parts += _findings.verdict_parts(
-            reply.verdict, [*reply.reasons, *one_sided_cases(comparison, against)], reply.next_steps
-        )
+        reply = judged.answer(against, name)
+        reasons = [*reply.reasons, *judged.one_sided_cases(comparison, against)]
+        parts += _findings.verdict_parts(reply.verdict, reasons, reply.next_steps)
     parts += [_print.plain(""), *_run_parts(comparison, letters)]
     for name, against in zip(letters[1:], comparison.against, strict=True):
         parts += [_print.plain(""), *_suite_parts(against, name), *_case_parts(against, name, selection)]
     return parts
 
 
-def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
+def _run_parts(comparison: judged.Comparison, letters: Sequence[str]) -> list[Part]:
     """Return a line for each run, which begins with its letter, and the table of environment differences."""
     lines = [
         f"{name}: {column.name}, {', '.join(column.devices)}, {column.started}, {column.results} results"
@@ -187,35 +173,28 @@ def _run_parts(comparison: Comparison, letters: Sequence[str]) -> list[Part]:
     ]
     if not comparison.differences:
         return [_print.plain(line) for line in (*lines, "no known environment differences")]
-    different = [
-        (difference.name, *(value or "–" for value in difference.values)) for difference in comparison.differences
-    ]
-    table = _print.table(("environment", *letters), different)
-    return [*map(_print.plain, lines), _print.plain(""), table]
+    rows = [(difference.name, *(value or "–" for value in difference.values)) for difference in comparison.differences]
+    return [*map(_print.plain, lines), _print.plain(""), _print.table(("environment", *letters), rows)]
 
 
-def _suite_parts(against: RunComparison, name: str) -> list[Part]:
+def _suite_parts(against: judged.RunComparison, name: str) -> list[Part]:
     """Return the table of each suite's geometric mean; an undecided change has a sign but no verb."""
     rows = [(mean.suite, _print.plain(mean.text, _COLORS[mean.direction]), mean.counts) for mean in against.geomeans]
     heads = ("suite", f"{name} against A, + is better", "cases")
     return [_print.table(heads, rows, right=heads[1:2])] if rows else []
 
 
-def _case_parts(against: RunComparison, name: str, selection: CaseSelection) -> list[Part]:
+def _case_parts(against: judged.RunComparison, name: str, selection: CaseSelection) -> list[Part]:
     """Return the table of the selected cases, the worst first, and a note on cases that are not listed."""
-    from gpubench.base.patterns import matches
-    from gpubench.cli import _findings
-    from gpubench.cli._summary import FEW_CASES
-    from gpubench.judging.comparison import is_small
-    from gpubench.judging.finding_text import plural
-
     selected = [
         finding for finding in against.judgement.findings if matches(finding.case.id, selection.filters or ("",))
     ]
-    is_whole = selection.every or len(selected) <= FEW_CASES
-    printed = [finding for finding in selected if selection.every or not is_small(finding)]
+    is_whole = selection.every or len(selected) <= _summary.FEW_CASES
+    printed = [finding for finding in selected if selection.every or not judged.is_small(finding)]
     hidden = len(selected) - len(printed)
-    note = _print.plain(f"not listed: {plural(hidden)} with less than 1 % of difference; --all lists them", "dim")
+    note = _print.plain(
+        f"not listed: {finding_text.plural(hidden)} with less than 1 % of difference; --all lists them", "dim"
+    )
     return [
         *_findings.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
         *([note] if hidden else []),

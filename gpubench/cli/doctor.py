@@ -7,19 +7,26 @@ from __future__ import annotations
 import sys
 import tempfile
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpubench.base import units
 from gpubench.base.errors import UsageError
+from gpubench.cli import _machine, _print
 from gpubench.cli import _options as options
-from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.model import Facts, Run
-
+with late():
+    from gpubench import model
+    from gpubench.analysis import records, summary
+    from gpubench.judging import noise as noises
+    from gpubench.measuring import examination, inventory, plan, sampler
+    from gpubench.tools import bundle as bundles
+    from gpubench.tools import session
 
 _README = """\
 Files that `gpubench doctor --bundle` collected. Names of host, user and device and serial numbers are removed.
@@ -31,37 +38,26 @@ run.jsonl.gz   the smallest run of every suite: `gpubench show run.jsonl.gz`
 
 
 def write(target: Path, device: list[str] | None) -> None:
-    """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`.
-
-    `device` are the ids to measure, as for `run --device`; None measures the first GPU, or the host. Raises UsageError
-    if `target` exists or cannot be written, or for an unknown device, and DeviceError if a device is lost meanwhile."""
-    import json
-
+    """Measure the smallest run, and write it and the driver's files about GPUs, anonymised, to the archive `target`."""
     from gpubench.model import store
-    from gpubench.tools import bundle
 
     sharing.check_target(target, force=False)
     run = sharing.shareable(_measure_smoke(device))
     entries = {
         "README": _README.encode(),
-        "facts.json": json.dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),
+        "facts.json": dumps(asdict(run.manifest.facts), indent=1, ensure_ascii=False).encode(),
         "run.jsonl.gz": store.encode_run(run, packed=True),
-        **bundle.device_files(),
+        **bundles.device_files(),
     }
-    sharing.write(target, bundle.archive(entries))
-    message = f"{target}: {len(entries)} files; list them with tar tzf before you share it"
-    _print.err().print(_print.plain(message), soft_wrap=True)
+    sharing.write(target, bundles.archive(entries))
+    _print.say(f"{target}: {len(entries)} files; list them with tar tzf before you share it")
 
 
-def _measure_smoke(device: list[str] | None) -> Run:
+def _measure_smoke(device: list[str] | None) -> model.Run:
     """Measure all suites in the smoke tier and return the run; its run file is temporary."""
-    from gpubench.cli._machine import run_display
-    from gpubench.measuring import inventory, plan
-    from gpubench.tools import session
-
     facts = inventory.facts()
     settings = options.settings(facts, ["all"], device, False, options.TierName.SMOKE, None, None)
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, run_display() as watch:
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, _machine.run_display() as watch:
         return session.measure(plan.make(facts, settings), Path(folder) / "run.jsonl", sys.argv, watch)
 
 
@@ -133,12 +129,12 @@ def doctor(
     json: options.Json = False,
 ) -> None:
     """Check the devices, libraries, counters and health of this machine, or measure its noise (--noise)."""
-    from gpubench.measuring import inventory
-
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
     given = [option for option, value in asked.items() if value not in (None, [])]
     if bundle:
-        _write_bundle(bundle, device, noise or json or given not in ([], ["--device"]))
+        if noise or json or given not in ([], ["--device"]):
+            raise UsageError("--bundle goes with --device only")
+        write(bundle, device)
     elif noise:
         if source and len(given) > 1:
             raise UsageError(f"--from measures nothing: leave out {', '.join(given[:-1])}")
@@ -151,38 +147,23 @@ def doctor(
         _show(inventory.facts(), counters)
 
 
-def _write_bundle(target: Path, device: list[str] | None, more: bool) -> None:
-    """Measure, and write the archive of `--bundle` to `target`; `device` are the ids to measure, None for the default.
+def _read_replicates(source: Path) -> model.Run:
+    from gpubench.model.store import read_run
 
-    `more` says that options other than --device were given too: it raises UsageError. Raises UsageError also if the
-    archive exists."""
-    if more:
-        raise UsageError("--bundle goes with --device only")
-    write(target, device)
-
-
-def _read_replicates(source: Path) -> Run:
-    from gpubench.judging import noise
-    from gpubench.model import store
-
-    run = store.read_run(source)
-    if len({result.replicate for result in run.results}) < noise.LEAST_REPLICATES:
-        raise UsageError(f"{source} has fewer than {noise.LEAST_REPLICATES} replicates: run with --replicates")
+    run = read_run(source)
+    if len({result.replicate for result in run.results}) < noises.LEAST_REPLICATES:
+        raise UsageError(f"{source} has fewer than {noises.LEAST_REPLICATES} replicates: run with --replicates")
     return run
 
 
-def _measure(replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None) -> Run:
+def _measure(
+    replicates: int | None, device: list[str] | None, tier: options.TierName | None, out: Path | None
+) -> model.Run:
     """Measure identical code repeatedly: the headline cases, each replicate in new processes and in a new order."""
-    from gpubench.base import units
-    from gpubench.cli._machine import run_display
-    from gpubench.judging import noise
-    from gpubench.measuring import inventory, plan
-    from gpubench.tools import session
-
     count = _REPLICATES if replicates is None else replicates
-    if count < noise.LEAST_REPLICATES:
+    if count < noises.LEAST_REPLICATES:
         raise UsageError(
-            f"--noise needs --replicates of at least {noise.LEAST_REPLICATES}, because a spread needs as many"
+            f"--noise needs --replicates of at least {noises.LEAST_REPLICATES}, because a spread needs as many"
         )
     facts = inventory.facts()
     settings = options.settings(
@@ -190,62 +171,48 @@ def _measure(replicates: int | None, device: list[str] | None, tier: options.Tie
     )
     planned = plan.make(facts, settings)
     path = options.run_file(out, "-noise")
-    summary = f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}"
-    _print.say(summary)
-    with run_display() as watch:
+    _print.say(f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}")
+    with _machine.run_display() as watch:
         run = session.measure(planned, path, sys.argv, watch)
     _print.say(f"run file: {path}")
     return run
 
 
-def _print_noise(run: Run, json: bool) -> None:
+def _print_noise(run: model.Run, json: bool) -> None:
     """Print the noise floors of a run, then the cases without a floor and why; with `json` as one JSON document."""
-    from gpubench.analysis import summary
-    from gpubench.analysis.records import record
-    from gpubench.judging import noise
-
-    floors = noise.floors(run)
+    floors, undecided = noises.floors(run), noises.undecided(run)
     if json:
-        _print.document({"floors": record(floors), "undecided": noise.undecided(run)})
+        _print.document({"floors": records.record(floors), "undecided": undecided})
     else:
         out = _print.out()
         heads = ("case", "device", "processes", "between processes", "smallest detectable change")
         rows = [
             (
-                floor.case,
-                "+".join(floor.devices),
-                floor.replicates,
-                f"±{noise.percent(floor.between)}",
-                floor.detectable,
+                *(floor.case, "+".join(floor.devices), floor.replicates),
+                *(f"±{noises.percent(floor.between)}", floor.detectable),
             )
             for floor in floors
         ]
         out.print(_print.table(heads, rows, right=heads[2:4]))
-        for reason in noise.undecided(run):
+        for reason in undecided:
             out.print(_print.plain(reason, "yellow"), soft_wrap=True)
     raise typer.Exit(summary.exit_status(run.results))
 
 
-def _print_document(facts: Facts) -> None:
-    from gpubench.analysis.records import record
-    from gpubench.measuring import sampler
-    from gpubench.measuring.examination import examine
-
+def _print_document(facts: model.Facts) -> None:
     available, unavailable = sampler.list_counters(facts.devices)
-    counters = [{"device": entry.device, **record(entry.counter), "missing": entry.reason} for entry in available]
-    health, not_sampled = record(examine(facts.devices)), record(unavailable)
-    _print.document({**record(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
+    counters = [
+        {"device": entry.device, **records.record(entry.counter), "missing": entry.reason} for entry in available
+    ]
+    health, not_sampled = records.record(examination.examine(facts.devices)), records.record(unavailable)
+    _print.document({**records.record(facts), "health": health, "counters": counters, "not_sampled": not_sampled})
 
 
-def _show(facts: Facts, counters: bool) -> None:
+def _show(facts: model.Facts, counters: bool) -> None:
     """Print the state of the machine or, with `counters`, only the table of every counter."""
-    from gpubench.cli import _machine, _print
-    from gpubench.measuring import sampler
-    from gpubench.measuring.examination import examine
-
     available, not_sampled = sampler.list_counters(facts.devices)
     if counters:
         parts = _machine.counters(available)
     else:
-        parts = _machine.machine(facts, examine(facts.devices), available, not_sampled)
+        parts = _machine.machine(facts, examination.examine(facts.devices), available, not_sampled)
     _print.out().print(*parts, sep="\n")

@@ -5,30 +5,35 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.live import Live
 from typer.core import TyperCommand
 
+from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.base.errors import UsageError
+from gpubench.cli import _findings, _print, _verdicts, history
 from gpubench.cli import _options as options
-from gpubench.cli import _print, _verdicts
 from gpubench.cli import _sharing as sharing
-from gpubench.cli._print import say
+from gpubench.cli._findings import Part
+from gpubench.cli._late import late
+from gpubench.cli._layout import NamedRow, named_rows
 
-if TYPE_CHECKING:
-    from gpubench.cli._findings import Part
-    from gpubench.judging.fleet import FleetJudgement
-    from gpubench.model.fleet import Fleet
-    from gpubench.tools.fleet.judging import ComponentHistory
-    from gpubench.tools.fleet.launchers import FleetLaunch
-    from gpubench.tools.fleet.session import FleetRequest, NodeView
+with late():
+    from gpubench.judging import finding_text, fleet_text
+    from gpubench.judging import fleet as fleets
+    from gpubench.judging import policy as policies
+    from gpubench.tools.fleet import board as boards
+    from gpubench.tools.fleet import judging, launchers, session
+    from gpubench.tools.fleet import pairs as pairing
 
 _SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
 _MOST_ROWS = 40  # the most suspects in the terminal; a report lists them all
@@ -73,23 +78,14 @@ def judge(
 
     The exit status is 0 if nothing is slow, 1 if something slow is confirmed, 3 if a case failed on one component and
     not on the others, 4 if the fleet cannot be judged, and 6 if a device is sick."""
-    from gpubench.judging.fleet import fleet_status
-    from gpubench.tools.fleet import judging
-
     rules = _verdicts.policy(policy, threshold, strict, False, False, False)
     judgement = judging.judge(judging.read(folder), rules, judging.read_baseline(baseline) if baseline else None, floor)
     publish(judgement, out or [], force, no_redact, json)
-    raise typer.Exit(fleet_status(judgement, rules.strict))
+    raise typer.Exit(fleets.fleet_status(judgement, rules.strict))
 
 
-def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
-    """Write a report to each path in `out`, then print the answer, or with `json` the JSON document.
-
-    All are anonymised unless `no_redact` is set, the printed answer only in a CI. `force` replaces existing files."""
-    import sys
-
-    from gpubench.tools.fleet import judging
-
+def publish(judged: fleets.FleetJudgement, out: list[Path], force: bool, no_redact: bool, json: bool) -> None:
+    """Write a report to each path in `out`, then print the answer or, with `json`, the document."""
     printed = tidy(judged)
     if json or out or sharing.is_ci():
         shared = sharing.shareable(printed, no_redact)
@@ -103,12 +99,9 @@ def publish(judged: FleetJudgement, out: list[Path], force: bool, no_redact: boo
     show(printed)
 
 
-def show(judged: FleetJudgement) -> None:
+def show(judged: fleets.FleetJudgement) -> None:
     """Print the answer, the suspects and the smallest detectable slowdown on standard output."""
-    from gpubench.judging import fleet_text
-    from gpubench.judging.fleet import fleet_status
-
-    end = fleet_status(judged) or (4 if judged.of("suspect") else 0)
+    end = fleets.fleet_status(judged) or (4 if judged.of("suspect") else 0)
     answer = fleet_text.fleet_answer(judged)
     lines = [(answer, f"bold {_ENDS[end]}"), (fleet_text.devices_text(judged), "")]
     odd = (*fleet_text.setting_sentences(judged), *fleet_text.fast_sentences(judged))
@@ -129,11 +122,7 @@ def show(judged: FleetJudgement) -> None:
         _print.out().print(part, soft_wrap=not hasattr(part, "columns"))
 
 
-def _suspects(judged: FleetJudgement) -> Iterator[Part]:
-    from gpubench.base import units
-    from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging import fleet_text
-
+def _suspects(judged: fleets.FleetJudgement) -> Iterator[Part]:
     if not judged.suspects:
         return
     rows = []
@@ -148,10 +137,7 @@ def _suspects(judged: FleetJudgement) -> Iterator[Part]:
         yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")
 
 
-def _medians(judged: FleetJudgement) -> Iterator[Part]:
-    from gpubench.cli._layout import NamedRow, named_rows
-    from gpubench.judging import fleet_text
-
+def _medians(judged: fleets.FleetJudgement) -> Iterator[Part]:
     for table in fleet_text.medians_tables(judged):
         yield _print.plain(table.title)
         rows = [NamedRow("", case, tuple(cells)) for case, *cells in table.rows[:_MOST_MEDIANS]]
@@ -162,7 +148,7 @@ def _medians(judged: FleetJudgement) -> Iterator[Part]:
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR…", help="Folders of fleets, measured on different days.", show_default=False),
+    typer.Argument(metavar="DIR", help="Folders of fleets, measured on different days.", show_default=False),
 ]
 
 
@@ -171,25 +157,21 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
     Lists the components that were slow, that recovered, or whose figures became worse by the rules of `gpubench
     history`. The exit status is 1 if a component is slow in the newest fleet and was before."""
-    from gpubench.tools.fleet import judging
-
-    fleets = judging.read_all(folders)
-    histories = judging.watch(fleets)
+    measured = judging.read_all(folders)
+    histories = judging.watch(measured)
     if json:
         _print.document([component.document for component in sharing.shareable(tuple(histories), no_redact)])
     else:
-        _show_histories(sharing.shareable(tuple(histories), no_redact) if sharing.is_ci() else histories, len(fleets))
+        _show_histories(sharing.shareable(tuple(histories), no_redact) if sharing.is_ci() else histories, len(measured))
     raise typer.Exit(1 if any(component.is_slow_again for component in histories) else 0)
 
 
-def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
-    from gpubench.cli import _findings, _print, history
-    from gpubench.judging.finding_text import plural
-
+def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -> None:
+    measurements = finding_text.plural(count, "measurement")
     if not histories:
-        _print.echo(f"{plural(fleets, 'measurement')}: no component was slow, and none became slower")
+        _print.echo(f"{measurements}: no component was slow, and none became slower")
         return
-    _print.echo(f"{plural(fleets, 'measurement')}: {plural(len(histories), 'component')} with a slow or a worse figure")
+    _print.echo(f"{measurements}: {finding_text.plural(len(histories), 'component')} with a slow or a worse figure")
     out, listed = _print.out(), histories[:_MOST_WATCHED]
     for component in listed:
         counts = f"slow in {component.suspected} of {len(component.states)}, recovered {component.recovered} times"
@@ -205,7 +187,8 @@ def _show_histories(histories: Sequence[ComponentHistory], fleets: int) -> None:
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|all|headline]",
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
         help="Suites to measure on every node. \\[default: headline, the representative cases of each suite]",
     ),
 ]
@@ -304,33 +287,27 @@ def run(
     """Measure many machines at the same time: one run file per node, and fleet.json.
 
     The exit status is 0 if every node answered, 4 if some did not, 6 if no node has a device that is well."""
-    import random
-
-    from gpubench.judging.policy import built_in
-    from gpubench.tools.fleet import judging
-    from gpubench.tools.fleet.board import NodeOrder
-    from gpubench.tools.fleet.session import FleetRequest, FleetSession, Patience, read_racks
-
     srun = srun_options(ctx, on, slurm, from_env)
     suites = suites or ["headline"]
     options.check_suites(suites)
-    order = NodeOrder(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
-    racks = read_racks(map) if map else {}
-    request = FleetRequest(order, out, tuple(sys.argv), racks, Patience(stagger_s=stagger))
+    order = boards.NodeOrder(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
+    racks = session.read_racks(map) if map else {}
+    request = session.FleetRequest(order, out, tuple(sys.argv), racks, session.Patience(stagger_s=stagger))
     with ExitStack() as stack:
         launch = stack.enter_context(launched(on, slurm, request, srun))
         watch = stack.enter_context(node_display())
-        session = stack.enter_context(FleetSession(launch, request, watch))
-        fleet = session.measure()
+        measuring = stack.enter_context(session.FleetSession(launch, request, watch))
+        measuring.measure()
         if confirm:
-            again = judging.plan_second_measurement(judging.judge(judging.read(out), built_in()), random.SystemRandom())
+            judgement = judging.judge(judging.read(out), policies.built_in())
+            again = judging.plan_second_measurement(judgement, random.SystemRandom())
             if again.roles:
-                say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in again.roles.items())}")
-                fleet = session.measure_again(again.roles, again.cases)
-    _print_outcomes(fleet, out)
+                _print.say(f"measuring again: {', '.join(f'{node} ({role})' for node, role in again.roles.items())}")
+                measuring.measure_again(again.roles, again.cases)
+    _print_outcomes(measuring, out)
     if confirm:
-        show(judging.judge(judging.read(out), built_in()))
-    raise typer.Exit(session.exit_status)
+        show(judging.judge(judging.read(out), policies.built_in()))
+    raise typer.Exit(measuring.exit_status)
 
 
 Rounds = Annotated[
@@ -358,21 +335,15 @@ def pairs(
 
     The exit status is 0 if none is slow, 1 if one is slow again when it is measured alone, and 4 if there are too few
     nodes or figures for a verdict."""
-    from gpubench.judging.fleet import fleet_status
-    from gpubench.tools.fleet import pairs as measuring
-    from gpubench.tools.fleet.board import NodeOrder
-    from gpubench.tools.fleet.session import FleetRequest
-
     srun = srun_options(ctx, on, slurm, from_env)
-    order = NodeOrder(measuring.SUITES, (), tier.value, measuring.FILTERS, 1, time_limit)
-    request = FleetRequest(order, out, tuple(sys.argv))
+    order = boards.NodeOrder(pairing.SUITES, (), tier.value, pairing.FILTERS, 1, time_limit)
+    request = session.FleetRequest(order, out, tuple(sys.argv))
     with ExitStack() as stack:
         launch = stack.enter_context(launched(on, slurm, request, srun))
         watch = stack.enter_context(node_display())
-        session = stack.enter_context(measuring.PairsSession(launch, request, watch))
-        judgement = session.measure(rounds)
+        judgement = stack.enter_context(pairing.PairsSession(launch, request, watch)).measure(rounds)
     show(judgement)
-    raise typer.Exit(fleet_status(judgement))
+    raise typer.Exit(fleets.fleet_status(judgement))
 
 
 Board = Annotated[Path, typer.Argument(help="The folder through which the launcher and its nodes talk.")]
@@ -384,13 +355,10 @@ def member(board: Board, rank: Rank = -1, world: World = 1) -> None:
     """Work as one node of a fleet for the launcher that made this board.
 
     A negative `rank` means that rank and number of nodes are read from srun's environment variables."""
-    from gpubench.tools.fleet.board import FolderBoard
-    from gpubench.tools.fleet.launchers import SLURM, job_rank, serve
-
     if rank < 0:
-        place = job_rank(os.environ, [SLURM])  # srun passes on variables of other launchers
+        place = launchers.job_rank(os.environ, [launchers.SLURM])  # srun passes on variables of other launchers
         rank, world = place.rank, place.world
-    serve(FolderBoard(board), rank, world)
+    launchers.serve(boards.FolderBoard(board), rank, world)
 
 
 def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tuple[str, ...]:
@@ -404,14 +372,11 @@ def srun_options(ctx: typer.Context, on: str, slurm: bool, from_env: bool) -> tu
 
 
 @contextmanager
-def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -> Iterator[FleetLaunch]:
-    """Start nodes by Ray (`on`, an address) or srun (`slurm`), or join the nodes of a job, and yield their launch.
-
-    With --from-env a process whose rank is not 0 works as a node here and raises typer.Exit at the end."""
-    from gpubench.tools.fleet import launchers
-    from gpubench.tools.fleet.session import new_folder
-
-    launch: AbstractContextManager[FleetLaunch]
+def launched(
+    on: str, slurm: bool, request: session.FleetRequest, srun: Sequence[str]
+) -> Iterator[launchers.FleetLaunch]:
+    """Start nodes by Ray or srun, or join a job, and yield the launch; other ranks of a job work and exit here."""
+    launch: AbstractContextManager[launchers.FleetLaunch]
     if on:
         launch = launchers.ray_launch(on)
     elif slurm:
@@ -422,31 +387,32 @@ def launched(on: str, slurm: bool, request: FleetRequest, srun: Sequence[str]) -
             launchers.serve(launchers.find_board(request.folder, place), place.rank, place.world)
             raise typer.Exit
         launch = launchers.environment_launch(request.folder, place)
-    with new_folder(request.folder), launch as started:
+    with session.new_folder(request.folder), launch as started:
         yield started
 
 
 @contextmanager
-def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
+def node_display() -> Iterator[session.WatchNodes]:
     """Yield a function that shows the nodes' states on standard error: lines, and on a terminal a table."""
     console, printed = _print.err(), dict[str, str]()
 
-    def print_changes(views: Sequence[NodeView]) -> None:
+    def print_changes(views: Sequence[session.NodeView]) -> None:
         for view in views:
-            status = _status(view)
+            status, style = "measures" if view.is_measuring else "", ""
+            if view.outcome:
+                reason = f": {view.outcome.reason}" if view.outcome.reason else ""
+                status = f"{view.outcome.status} after {units.duration(view.outcome.seconds)}{reason}"
+                style = "" if view.outcome.status == "answered" else "red"
             if status and printed.get(view.name) != status:
                 printed[view.name] = status
-                style = "" if view.outcome is None or view.outcome.status == "answered" else "red"
                 console.print(_print.plain(f"{view.name}: {status}", style), soft_wrap=True)
 
     if not console.is_terminal or console.is_dumb_terminal:
         yield print_changes
         return
-    from rich.live import Live
-
     with Live(console=console, transient=True, refresh_per_second=4) as live:
 
-        def watch(views: Sequence[NodeView]) -> None:
+        def watch(views: Sequence[session.NodeView]) -> None:
             measuring = [(view.name, view.phase) for view in views if view.outcome is None]
             room = max(console.height - 4, 1)
             more = [(f"… and {len(measuring) - room} more", "")] if len(measuring) > room else []
@@ -456,19 +422,8 @@ def node_display() -> Iterator[Callable[[Sequence[NodeView]], None]]:
         yield watch
 
 
-def _status(view: NodeView) -> str:
-    """Return the status text of a node: empty before it measures, `measures` while it does, then the outcome."""
-    from gpubench.base import units
-
-    if view.outcome is None:
-        return "measures" if view.is_measuring else ""
-    reason = f": {view.outcome.reason}" if view.outcome.reason else ""
-    return f"{view.outcome.status} after {units.duration(view.outcome.seconds)}{reason}"
-
-
-def _print_outcomes(fleet: Fleet, folder: Path) -> None:
-    from gpubench.base import units
-
+def _print_outcomes(measured: session.FleetSession, folder: Path) -> None:
+    fleet = measured.fleet
     has_racks = any(node.rack for node in fleet.nodes)
     rows = [
         (node.name, *([node.rack] if has_racks else []), node.status, units.duration(node.seconds), node.file)

@@ -1,28 +1,42 @@
-"""`gpubench gate`: compare a candidate with a baseline, or with the floors of its model."""
+"""`gpubench gate`: compare a candidate with a baseline, or with the floors of its model.
+
+`gpubench ab`: measure two builds of different environments in turn, and compare them."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpubench.base import units
+from gpubench.base.errors import CannotJudge, UsageError
+from gpubench.cli import _machine, _print, _verdicts
 from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
-from gpubench.cli import _verdicts
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.judging.policy import Policy
-    from gpubench.measuring.plan import Plan
-    from gpubench.tools.gating.gate import GateRequest, GateResult
+with late():
+    from gpubench import plugins
+    from gpubench.judging import rounds as settling
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import health, history
+    from gpubench.tools.gating import ab as builds
+    from gpubench.tools.gating import baselines, saved
+    from gpubench.tools.gating import gate as gating
 
 _REPLICATES = 5
 
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CANDIDATE…|SUITE…]", help="Run files to judge; with --run the suites to measure.", show_default=False
+        metavar="CANDIDATE|SUITE",
+        autocompletion=options.suite_completions,
+        help="Run files to judge; with --run the suites to measure.",
+        show_default=False,
     ),
 ]
 Baseline = Annotated[
@@ -30,6 +44,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         "-b",
+        autocompletion=lambda: saved.names(),
         help="The baseline: a run file, a folder of them, a saved name, or last:N, the newest N results of each case "
         "in the history on this device, driver and settings. Can be repeated.",
     ),
@@ -99,17 +114,21 @@ def gate(
     out: Out = None,
 ) -> None:
     """Compare a candidate with its baseline: pass, fail on a regression, or say which measurements would decide."""
-    from gpubench.base.errors import CannotJudge
-    from gpubench.tools import health
-    from gpubench.tools.gating import baselines
-
     _check_arguments(arguments, baseline, run, floor, save_baseline, append)
     if not run:
         _check_no_run_options(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
-    given = (threshold, strict, allow_mismatch, allow_missing, allow_undecided)
-    request = _request(floor, _verdicts.policy(policy, *given), noise, rounds)
+    saved.check(baseline or [])
+    rules = _verdicts.policy(policy, threshold, strict, allow_mismatch, allow_missing, allow_undecided)
+    request = gating.GateRequest(
+        plugins.load("gates", "floor" if floor else "regression"),
+        replace(rules, noise=gating.read_evidence(noise) if noise else None),
+        settling.ROUNDS if rounds is None else rounds,
+    )
     if run:
-        planned = _plan(arguments, device, tier or options.TierName.QUICK, filter, replicates or _REPLICATES)
+        options.check_suites(arguments)
+        facts, wanted = inventory.facts(), tier or options.TierName.QUICK
+        settings = options.settings(facts, arguments, device, False, wanted, filter, None, replicates or _REPLICATES)
+        planned = plan.make(facts, settings)
         judged = _measure_and_judge(request, baseline, planned, options.run_file(out, "-gate"))
     else:
         judged = _judge_files(request, baseline, [Path(argument) for argument in arguments or []])
@@ -121,9 +140,9 @@ def gate(
     if save_baseline and status == 0 and not judged.measured:
         raise CannotJudge(f"not saved as the baseline {save_baseline}: no case has a figure to compare with")
     if save_baseline and status == 0:
-        _print_message(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
+        _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
     elif save_baseline:
-        _print_message(f"not saved as the baseline {save_baseline}: the gate did not pass")
+        _say(f"not saved as the baseline {save_baseline}: the gate did not pass")
     raise typer.Exit(status)
 
 
@@ -136,9 +155,6 @@ def _check_arguments(
     append: bool,
 ) -> None:
     """Check that the arguments fit together; `save` is the name of a baseline to save, or None."""
-    from gpubench.base.errors import UsageError
-    from gpubench.tools.gating import baselines
-
     if baseline and floor:
         raise UsageError("--baseline and --floor are two gates: call `gpubench gate` once for each")
     if not (baseline or floor or save):
@@ -153,73 +169,108 @@ def _check_arguments(
 
 def _check_no_run_options(**given: object) -> None:
     """Raise UsageError if an option was given that only `--run` uses."""
-    from gpubench.base.errors import UsageError
-
     if names := [f"--{name}" for name, value in given.items() if value not in (None, [])]:
         raise UsageError(f"{', '.join(names)}: only with --run")
 
 
-def _request(floor: bool, policy: Policy, noise: list[Path] | None, rounds: int | None) -> GateRequest:
-    """Return the request to the regression gate, or with `floor` to the gate that compares with floors."""
-    from dataclasses import replace
-
-    from gpubench import plugins
-    from gpubench.judging.rounds import ROUNDS
-    from gpubench.tools.gating import gate as gating
-
-    noise_evidence = gating.read_evidence(noise) if noise else None
-    gate = plugins.load("gates", "floor" if floor else "regression")
-    return gating.GateRequest(gate, replace(policy, noise=noise_evidence), ROUNDS if rounds is None else rounds)
-
-
-def _judge_files(request: GateRequest, baseline: list[str] | None, paths: list[Path]) -> GateResult:
+def _judge_files(request: gating.GateRequest, baseline: list[str] | None, paths: list[Path]) -> gating.GateResult:
     """Return the judgement of the candidate's run files `paths`."""
-    from gpubench.tools.gating import baselines
-    from gpubench.tools.gating import gate as gating
-
     names = baseline or []
-    if baselines.needs_cases(names):
+    if saved.needs_cases(names):
         candidate = gating.read_evidence(paths)
-        baseline_evidence = gating.read_evidence(
-            baselines.find_files(names, baselines.measured_cases(candidate), paths)
-        )
-    else:
-        baseline_evidence, candidate = gating.read_evidence_groups(baselines.find_files(names, [], paths), paths)
-    return gating.judge_files(request, baseline_evidence, candidate, paths)
+        files = baselines.find_files(names, baselines.measured_cases(candidate), paths)
+        return gating.judge_files(request, gating.read_evidence(files), candidate, paths)
+    before, after = gating.read_evidence_groups(baselines.find_files(names, [], paths), paths)
+    return gating.judge_files(request, before, after, paths)
 
 
-def _plan(
-    suites: list[str] | None, device: list[str] | None, tier: options.TierName, filters: list[str] | None, count: int
-) -> Plan:
-    """Return the plan of the candidate's measurement: `count` replicates of the suites."""
-    from gpubench.measuring import inventory, plan
-
-    options.check_suites(suites)
-    facts = inventory.facts()
-    return plan.make(facts, options.settings(facts, suites, device, False, tier, filters, None, count))
-
-
-def _measure_and_judge(request: GateRequest, baseline: list[str] | None, planned: Plan, path: Path) -> GateResult:
+def _measure_and_judge(
+    request: gating.GateRequest, baseline: list[str] | None, planned: plan.Plan, path: Path
+) -> gating.GateResult:
     """Measure the candidate into the run file `path`, measure suspects again, and return the judgement."""
-    from dataclasses import replace
-
-    from gpubench.base import units
-    from gpubench.cli._machine import run_display
-    from gpubench.tools import health
-    from gpubench.tools.gating import baselines
-    from gpubench.tools.gating import gate as gating
-
-    baseline_evidence = gating.read_evidence(baselines.find_files(baseline or [], baselines.planned_cases(planned)))
+    evidence = gating.read_evidence(baselines.find_files(baseline or [], baselines.planned_cases(planned)))
     if not request.policy.allow_mismatch:
-        gating.refuse_other_machines(planned, baseline_evidence)
+        gating.refuse_other_machines(planned, evidence)
     health.refuse_sick(planned)
-    _print_message(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
-    with run_display() as watch:
+    _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
+    with _machine.run_display() as watch:
         tell = lambda event: watch(replace(event, result=sharing.for_terminal(event.result)))  # noqa: E731
-        return gating.measure_and_judge(request, baseline_evidence, planned, path, sys.argv, tell)
+        return gating.measure_and_judge(request, evidence, planned, path, sys.argv, tell)
 
 
-def _print_message(message: str) -> None:
-    from gpubench.cli import _print
-
+def _say(message: str) -> None:
     _print.say(sharing.for_terminal(message))
+
+
+A = Annotated[
+    str,
+    typer.Option(
+        "--a",
+        metavar="CMD",
+        help="The shell command of the baseline's gpubench, with environment variables in front: "
+        "'LD_LIBRARY_PATH=/opt/cublas-13.0/lib /opt/venv/bin/gpubench'.",
+    ),
+]
+B = Annotated[str, typer.Option("--b", metavar="CMD", help="The shell command of the candidate's gpubench.")]
+Both = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
+        help="Suites that both builds measure, as in `run`.",
+        show_default=False,
+    ),
+]
+PerBuild = Annotated[
+    int, typer.Option("--replicates", min=1, max=1000, help="New processes per build; the builds alternate.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="A new folder for the run files. \\[default: gpubench-runs/TIME-ab]"),
+]
+
+
+def ab(
+    a: A,
+    b: B,
+    suites: Both = None,
+    threshold: _verdicts.Threshold = None,
+    policy: _verdicts.PolicyFile = None,
+    strict: _verdicts.Strict = False,
+    allow_undecided: _verdicts.AllowUndecided = False,
+    all_: _verdicts.All = False,
+    wide: _verdicts.Wide = False,
+    json: options.Json = False,
+    junit: _verdicts.JUnit = None,
+    markdown: _verdicts.Markdown = None,
+    no_redact: sharing.NoRedact = False,
+    replicates: PerBuild = _REPLICATES,
+    rounds: _verdicts.Rounds = None,
+    device: options.Devices = None,
+    tier: options.TierOption = options.TierName.QUICK,
+    filter: options.Filters = None,  # noqa: A002 - the option's name
+    out: Folder = None,
+) -> None:
+    """Measure two builds in turn, each time in a new process, and say what is slower or faster in the second."""
+    request = gating.GateRequest(
+        plugins.load("gates", "regression"),
+        _verdicts.policy(policy, threshold, strict, False, False, allow_undecided),
+        settling.ROUNDS if rounds is None else rounds,
+    )
+    devices = [argument for text in device or [] for argument in ("--device", text)]
+    arguments = (*(suites or []), "--tier", tier.value, *devices)
+    both = builds.Build.parse("a", a), builds.Build.parse("b", b)
+    folder = out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-ab"
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"{folder} exists; name a new folder with --out") from error
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from error
+    pair = builds.BuildPair(both, arguments, tuple(filter or []), folder.absolute(), _print.say)
+    judged = gating.measure_and_judge_pair(request, pair, replicates)
+    health.refuse_recorded(judged.files)
+    status = judged.exit_status(request.policy)
+    _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
+    _say(f"run files: {pair.folder}")
+    raise typer.Exit(status)

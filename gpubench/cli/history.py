@@ -5,38 +5,40 @@ Show the trends of a history in the terminal: one series in full with its change
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from gpubench.base import units
 from gpubench.base.errors import UsageError
+from gpubench.cli import _findings, _print
 from gpubench.cli import _options as options
-from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
+from gpubench.cli._findings import Part
+from gpubench.cli._late import late
+from gpubench.cli._layout import NamedRow, named_rows
 
-if TYPE_CHECKING:
-    from gpubench.analysis.trend import Trend
-    from gpubench.cli._findings import Part
-    from gpubench.tools.history import History, HistoryRecorder, RecordedFile, StoredLine
-
+with late():
+    from gpubench import plugins
+    from gpubench.analysis import records, sparkline
+    from gpubench.analysis import trend as trending
+    from gpubench.tools import history as histories
+    from gpubench.tools import rendering
+    from gpubench.tools.history import reading, recording
 
 _WIDTH = 60  # characters of a sparkline
 _LEAST = 10  # characters of a sparkline on the narrowest terminal
 NARROW = 24  # characters of a sparkline in a list of many series
 
 
-def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
-    """Return the rows of the series, one each, for a terminal of `width` columns.
-
-    A line above names the device if all series are of one device. If `judged`, the rows have the newest change, and
-    series whose newest change is for the worse come first."""
-    from gpubench.cli._layout import NamedRow, named_rows
-
+def trend_rows(trends: Sequence[trending.Trend], judged: bool, width: int) -> list[Part]:
+    """Return the rows of the series, one each; if `judged`, newest changes for the worse come first."""
     several = len({trend.line.devices for trend in trends}) > 1
     where = [_print.plain(f"on {'+'.join(trends[0].line.devices)}", "dim")] if trends and not several else []
     heads = ("state", "case", "runs", "newest", "trend", *(["newest change"] if judged else []))
@@ -45,55 +47,39 @@ def trend_rows(trends: Sequence[Trend], judged: bool, width: int) -> list[Part]:
     return [*where, *named_rows(heads, rows, width)]
 
 
-def _rank(trend: Trend) -> int:
+def _rank(trend: trending.Trend) -> int:
     """Return the sort key of a series: 0 if the newest change is for the worse, 1 if for the better, 2 if none."""
     event = trend.newest_event
     return 2 if event is None else 0 if event.is_worse else 1
 
 
-def trend_lines(trend: Trend) -> list[Text]:
+def trend_lines(trend: trending.Trend) -> list[Text]:
     """Return the text on one series: case, verdict, next step, fingerprint, sparkline of the runs, and each change."""
-    from gpubench.analysis.sparkline import sparkline
-    from gpubench.base import units
-
     line, values = trend.line, trend.values
     newest, event = trend.moments[-1], trend.newest_event
     low, high = (units.quantity(value, line.unit) for value in (min(values), max(values)))
     room = _print.out().width - len(low) - len(high) - 2
-    bars, marks = sparkline(trend, max(min(_WIDTH, room), _LEAST))
-    newest_text = (
-        f"newest {units.quantity(values[-1], line.unit)} ({_date_text(newest.source.at)}, {newest.source.path})"
-    )
-    texts = [
-        _print.plain(line.case, "bold"),
-        _print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"),
-        *_next_step(trend),
-        _print.plain(line.text, "dim"),
-        _print.plain(f"{low} {bars} {high}"),
-    ]
+    bars, marks = sparkline.sparkline(trend, max(min(_WIDTH, room), _LEAST))
+    texts = [_print.plain(line.case, "bold")]
+    texts.append(_print.plain(trend.verdict_text, "bold red" if event and event.is_worse else "bold"))
+    if event and event.start:
+        files = [trend.moments[index].source.path for index in (event.start - 1, event.start)]
+        texts.append(_print.plain(f"next: gpubench compare {shlex.join(files)}"))
+    texts += [_print.plain(line.text, "dim"), _print.plain(f"{low} {bars} {high}")]
     if marks:
         texts.append(_print.plain(" " * (len(low) + 1) + marks))
-    texts.append(_print.plain(f"{len(values)} {'run' if len(values) == 1 else 'runs'}, {newest_text}"))
+    source = f"({_date_text(newest.source.at)}, {newest.source.path})"
+    count = f"{len(values)} {'run' if len(values) == 1 else 'runs'}"
+    texts.append(_print.plain(f"{count}, newest {units.quantity(values[-1], line.unit)} {source}"))
     return [*texts, *_events(trend)]
 
 
-def _next_step(trend: Trend) -> list[Text]:
-    import shlex
-
-    event = trend.newest_event
-    if event is None or not event.start:
-        return []
-    files = [shlex.quote(trend.moments[index].source.path) for index in (event.start - 1, event.start)]
-    return [_print.plain(f"next: gpubench compare {' '.join(files)}")]
-
-
-def _events(trend: Trend) -> Iterator[Text]:
-    from gpubench.base import units
-
+def _events(trend: trending.Trend) -> Iterator[Text]:
     lines: list[tuple[int, str, bool]] = []
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
-        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}"
+        note = f"; {change.note}" if change.note else ""
+        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
@@ -102,25 +88,22 @@ def _events(trend: Trend) -> Iterator[Text]:
     return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
 
-def _row(trend: Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
-    from gpubench.analysis.sparkline import sparkline
-    from gpubench.base import units
-
-    line = trend.line
+def _row(trend: trending.Trend, is_judged: bool, several: bool) -> tuple[str, str, tuple[str, ...], str]:
+    line, (bars, _) = trend.line, sparkline.sparkline(trend, NARROW)
     name = f"{line.case} on {'+'.join(line.devices)}" if several else line.case
-    figures = (str(len(trend.moments)), units.quantity(trend.values[-1], line.unit), sparkline(trend, NARROW)[0])
+    figures = (str(len(trend.moments)), units.quantity(trend.values[-1], line.unit), bars)
     if not is_judged:
         return "", name, figures, ""
     event = trend.newest_event
     return trend.state, name, (*figures, _newest_event(trend)), "bold red" if event and event.is_worse else ""
 
 
-def _newest_event(trend: Trend) -> str:
+def _newest_event(trend: trending.Trend) -> str:
     """Return the step or drift that began last as text; – if there is none."""
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.effect_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
+    return f"{event.noted_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
@@ -134,14 +117,10 @@ _FILE_STATUS = 5
 
 
 class CaseFirst(TyperGroup):
-    """A group of commands whose first argument may be a case instead: `gpubench history CASE`.
-
-    The context is Click's, which newer versions of Typer include and older ones import."""
+    """A group of commands whose first argument may be a case instead: `gpubench history CASE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command, and parse them.
-
-        `ctx` is a context of Click. Returns the arguments that the group did not use."""
+        """Put `show` before arguments that name no command, and parse them; `ctx` is a context of Click."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
@@ -164,7 +143,7 @@ Store = Annotated[
 Cases = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CASE…]",
+        metavar="CASE",
         help="Cases whose id contains this text (* and ? are wildcards). Without a text, all cases are listed.",
         show_default=False,
     ),
@@ -181,12 +160,12 @@ Last = Annotated[
 Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that contain run files.", show_default=False),
+    typer.Argument(metavar="FILE|FOLDER", help="Run files, or folders that contain run files.", show_default=False),
 ]
 MoreSources = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE|FOLDER…]",
+        metavar="FILE|FOLDER",
         help="Run files or folders to add to those in the history's folder and those already recorded.",
         show_default=False,
     ),
@@ -214,9 +193,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the runs of a case as bars, its newest figure, and each change with its possible causes (the default)."""
-    from gpubench.tools.history import History
-
-    with History(_store_path(store)) as history:
+    with reading.History(store or histories.default_place()) as history:
         stored_lines = _selected_lines(history, cases or [], series)
         if html:
             _write_page(history, stored_lines, last, html, force, no_redact)
@@ -224,19 +201,12 @@ def show(
             _print.document([_document(history.trend(line, last)) for line in stored_lines])
         else:
             _print_trends(history, stored_lines, last, bool(cases))
-        _warn(history.warnings())
+        for warning in history.warnings():
+            _print.warn(warning)
 
 
-def _store_path(store: Path | None) -> Path:
-    from gpubench.tools import history
-
-    return store or history.default_place()
-
-
-def _selected_lines(history: History, cases: list[str], series: str) -> list[StoredLine]:
+def _selected_lines(history: reading.History, cases: list[str], series: str) -> list[reading.StoredLine]:
     """Return the stored lines of the series `series` whose case id matches a text in `cases`; all if it is empty."""
-    from gpubench import plugins
-
     matching = history.lines(cases, series)
     if matching:
         return matching
@@ -250,41 +220,44 @@ def _selected_lines(history: History, cases: list[str], series: str) -> list[Sto
     raise UsageError(f"no case in the history matches {' '.join(cases)}; {hint}")
 
 
-def _print_trends(history: History, stored_lines: list[StoredLine], last: int, named: bool) -> None:
-    """Print each series in full if cases were `named` and the series are at most 8, else a table with a row for each.
+def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
+    """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
+    from gpubench.stats.stretches import LEAST_RUNS
 
-    Only the newest `last` runs of a series count. In a table of more than 200 series, changes are not searched for."""
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
             lines = trend_lines(history.trend(stored, last))
             out.print(*([""] if number else []), *lines, sep="\n", soft_wrap=True)
         return
-    from gpubench.cli import _findings
-
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
     _findings.show(trend_rows(trends, judged, out.width))
+    if few := sum(trend.state == "too few runs" for trend in trends):
+        needed = f"at least {LEAST_RUNS} are needed"
+        hint = f"{few} of {len(trends)} series have too few runs to tell a change: {needed}"
+        out.print(_print.plain(hint, "dim"), soft_wrap=True)
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
 
 
 def _write_page(
-    history: History, stored_lines: list[StoredLine], last: int, html: Path, force: bool, no_redact: bool
+    history: reading.History,
+    stored_lines: list[reading.StoredLine],
+    last: int,
+    html: Path,
+    force: bool,
+    no_redact: bool,
 ) -> None:
     """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set."""
-    from gpubench.tools import rendering
-
     sharing.check_target(html, force, history.path)
-    trends = [history.trend(stored, last) for stored in stored_lines]
-    report = rendering.report("html")
-    sharing.write(html, report.trends(sharing.shareable(tuple(trends), no_redact)))
+    trends = tuple(history.trend(stored, last) for stored in stored_lines)
+    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)), is_told=True)
 
 
-def _document(trend: Trend) -> dict[str, Any]:
-    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs, steps and drifts."""
-    from gpubench.analysis.records import record
+def _document(trend: trending.Trend) -> dict[str, Any]:
+    """Return a trend as the object that `--json` prints: its line, fingerprint, state, runs and changes."""
     from gpubench.stats.stretches import LEAST_RUNS
 
     line = trend.line
@@ -301,58 +274,49 @@ def _document(trend: Trend) -> dict[str, Any]:
         }
         for moment in trend.moments
     ]
-    kind = {"id": line.fingerprint.id, **dict(line.fingerprint.pairs)}
     return {
-        **record(line),
-        "fingerprint": kind,
+        **records.record(line),
+        "fingerprint": {"id": line.fingerprint.id, **dict(line.fingerprint.pairs)},
         "state": trend.state,
         "runs_needed": LEAST_RUNS,
         "newest_step": trend.newest_step,
         "runs": runs,
-        "changes": record(trend.changes),
-        "drifts": record(trend.drifts),
+        "changes": records.record(trend.changes),
+        "drifts": records.record(trend.drifts),
+        "two_states": records.record(trend.states),
     }
-
-
-def _warn(lines: Iterable[str]) -> None:
-    for line in lines:
-        _print.say(line, "yellow")
 
 
 @app.command("import")
 def import_(sources: Sources, store: Store = None) -> None:
     """Record run files that were measured elsewhere or before. The files are not moved, and no run counts twice."""
-    from gpubench.tools.history import HistoryRecorder, record_files, run_files
-
-    with HistoryRecorder(_store_path(store)) as recorder:
-        _print_records(recorder, record_files(recorder, run_files(sources)))
+    with recording.HistoryRecorder(store or histories.default_place()) as recorder:
+        _print_records(recorder, recording.record_files(recorder, recording.run_files(sources)))
 
 
 @app.command("rebuild")
 def rebuild(sources: MoreSources = None, store: Store = None) -> None:
     """Create the history again from the run files. A damaged history is renamed and kept."""
-    from gpubench.tools.history import open_for_rebuild, refill
-
-    place = _store_path(store)
-    recorder, aside = open_for_rebuild(place)
+    place = store or histories.default_place()
+    recorder, aside = recording.open_for_rebuild(place)
     with recorder:
         if aside:
-            message = f"{place} was damaged and is renamed to {aside}; name run files that are in other folders"
-            _warn([message])
-        records, deleted = refill(recorder, sources or [])
+            _print.warn(f"{place} was damaged and is renamed to {aside}; name run files that are in other folders")
+        recorded, deleted = recording.refill(recorder, sources or [])
         if deleted:
-            _warn([f"{deleted} runs are dropped: their files are missing or invalid"])
-        _print_records(recorder, records)
+            _print.warn(f"{deleted} runs are dropped: their files are missing or invalid")
+        _print_records(recorder, recorded)
 
 
-def _print_records(recorder: HistoryRecorder, records: Iterable[RecordedFile]) -> None:
+def _print_records(recorder: recording.HistoryRecorder, recorded: Iterable[recording.RecordedFile]) -> None:
     counts = {"new": 0, "updated": 0, "known": 0, "refused": 0}
-    for record in records:
-        counts[record.state] += 1
-        if record.state == "refused":
-            _print.say(f"gpubench: {record.warnings[0]}")
-        else:
-            _warn(record.warnings)
+    for file in recorded:
+        counts[file.state] += 1
+        if file.state == "refused":
+            _print.say(f"gpubench: {file.warnings[0]}")
+            continue
+        for warning in file.warnings:
+            _print.warn(warning)
     refused = counts.pop("refused")
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
     _print.echo(f"{sum(counts.values())} runs in {recorder.path}: {summary}")
@@ -365,11 +329,8 @@ def prune(keep: Keep, files: Files = False, dry_run: DryRun = False, store: Stor
     """Drop all but the newest --keep runs and the newest --keep runs of each case.
 
     Without --files the run files stay, and `rebuild` would record them again."""
-    from gpubench.base import units
-    from gpubench.tools.history import HistoryRecorder
-
-    place = _store_path(store)
-    with HistoryRecorder(place) as recorder:
+    place = store or histories.default_place()
+    with recording.HistoryRecorder(place) as recorder:
         sources, dropped = recorder.sources(), recorder.runs_to_delete(keep)
         existing = [sources[key] for key in dropped if sources[key].exists()] if files else []
         inside = [file for file in existing if file.resolve().is_relative_to(place.absolute().parent.resolve())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,15 +12,15 @@ from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
 from gpubench.cli import _sharing as sharing
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.tools.foreign import ImportedFile
+with late():
+    from gpubench import plugins
+    from gpubench.tools import foreign
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="FILE…", help="Outputs of other tools. A case that occurs again becomes its next replicate."
-    ),
+    typer.Argument(metavar="FILE", help="Outputs of other tools. A case that occurs again becomes its next replicate."),
 ]
 Tool = Annotated[
     str | None, typer.Option("--from", help="The tool that wrote the files. \\[default: recognised by their content]")
@@ -51,16 +51,16 @@ def import_(
     tools: Tools = False,
 ) -> None:
     """Convert the output of other benchmarks to a run file, to show, compare and report it like any other."""
-    from gpubench import plugins
-    from gpubench.model import store
-    from gpubench.tools import foreign
+    from gpubench.model.store import encode_run
 
+    importers = plugins.names("importers")
     if tools:
-        _print_tools()
+        rows = [(name.replace("_", "-"), plugins.load("importers", name).summary) for name in importers]
+        _print.out().print(_print.table(("tool", "what is read"), rows))
         return
     if not files:
         raise UsageError("name the files to import; --tools lists the tools whose output is known")
-    if tool and (name := tool.replace("-", "_")) not in (importers := plugins.names("importers")):
+    if tool and (name := tool.replace("-", "_")) not in importers:
         raise plugins.unknown("importer", name, importers)
     if out:
         sharing.check_target(out, force, *files)
@@ -69,29 +69,18 @@ def import_(
         sources = [foreign.with_gpu_name(source, gpu) for source in sources]
     run = foreign.run(sources, sys.argv)
     path = options.run_file(out, "-import")
-    sharing.write(path, store.encode_run(run, packed=path.suffix == ".gz"))
+    sharing.write(path, encode_run(run, packed=path.suffix == ".gz"))
     _print_sources(sources, path)
 
 
-def _print_sources(sources: list[ImportedFile], path: Path) -> None:
+def _print_sources(sources: list[foreign.ImportedFile], path: Path) -> None:
     """Print the number of results of each source, what was left out, and the run file `path`, on standard error."""
-    from gpubench.tools import foreign
-
     for source in sources:
         count = len(source.content.results)
         _print.say(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}")
         if omitted := source.content.left_out:
             more = f" and {len(omitted) - 3} more" if len(omitted) > 3 else ""
-            message = f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}"
-            _print.say(message, "yellow")
+            _print.warn(f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}")
         if foreign.gpu_is_unstated(source):
-            _print.say("the GPU is not stated: name it with --gpu to see the share of its peak", "yellow")
+            _print.warn("the GPU is not stated: name it with --gpu to see the share of its peak")
     _print.say(f"run file: {path}")
-
-
-def _print_tools() -> None:
-    from gpubench import plugins
-
-    names = plugins.names("importers")
-    rows = [(name.replace("_", "-"), plugins.load("importers", name).summary) for name in names]
-    _print.out().print(_print.table(("tool", "what is read"), rows))

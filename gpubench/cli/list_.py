@@ -2,13 +2,21 @@
 
 `gpubench plan`: show what would be measured, and for how long. It opens no device."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpubench.base import units
 from gpubench.cli import _options as options
 from gpubench.cli import _print
+from gpubench.cli._late import late
+
+with late():
+    from gpubench import plugins
+    from gpubench.measuring import inventory
+    from gpubench.measuring import plan as planning
 
 Cases = Annotated[bool, typer.Option("--cases", help="List the ids of the cases instead of the suites.")]
 
@@ -22,29 +30,34 @@ def list_(
 ) -> None:
     """List the suites and what each measures, or the ids of their cases."""
     if cases:
+        options.check_suites(suites)
         _print_cases(suites, device, tier, json)
-    else:
-        _print_suites(suites, json)
-
-
-def _print_suites(suites: list[str] | None, json: bool) -> None:
-    """Print each suite with a sentence on what it measures, in a table, or with `json` as one JSON document."""
-    from gpubench.measuring import plan
-
-    options.check_suites(suites)
-    infos = [plan.load_suite(name).info() for name in plan.suite_names(suites or [])]
+        return
+    rows = list(_summaries(suites or []))
     if json:
-        _print.document([{"suite": info.name, "summary": info.summary} for info in infos])
+        _print.document([{"suite": name, "summary": summary} for name, summary in rows])
     else:
-        _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in infos]))
+        _print.out().print(_print.table(("suite", "what it measures"), rows))
+
+
+def _summaries(suites: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the summary of each suite, without importing installed suites, which would take seconds."""
+    if suites:
+        options.check_suites(suites)
+        for name in planning.suite_names(suites):
+            info = planning.load_suite(name).info()
+            yield info.name, info.summary
+        return
+    for name in plugins.names("suites"):
+        try:
+            yield name, plugins.summary("suites", name)
+        except plugins.BrokenPlugin as error:
+            _print.warn(f"left out: {error}")
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:
-    from gpubench.measuring import inventory, plan
-
-    options.check_suites(suites)
     facts = inventory.facts()
-    planned = plan.make(facts, options.settings(facts, suites, device, False, tier, None, None))
+    planned = planning.make(facts, options.settings(facts, suites, device, False, tier, None, None))
     ids = list(dict.fromkeys(job.case.id for job in planned.jobs))
     if json:
         _print.document(ids)
@@ -73,10 +86,6 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Show which cases `run` would measure with these options, and estimate how long they take."""
-    from gpubench.base import units
-    from gpubench.measuring import inventory
-    from gpubench.measuring import plan as planning
-
     options.check_suites(suites)
     machine_facts = inventory.from_file(facts) if facts else inventory.facts()
     settings = options.settings(machine_facts, suites, device, with_host, tier, filter, data, replicates, seed)

@@ -9,19 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from gpubench.base.clean import one_line
 from gpubench.base.errors import DeviceError, ReaderLeft, UsageError
 from gpubench.cli import _print
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.measuring.sampler import SamplingProcess
-    from gpubench.tools.monitor import live
+with late():
+    from gpubench.measuring import inventory, plan, sampler
+    from gpubench.tools.monitor import endpoint, live, processes
 
 Rows = list[dict[str, str]]  # texts by heading
 
@@ -44,9 +46,6 @@ def monitor(
 
     The tables have the use, memory, power, temperature, clock and throttle reasons of each device, and the processes
     on the GPUs. Press Ctrl-C to quit."""
-    from gpubench.measuring import inventory, plan, sampler
-    from gpubench.tools.monitor import endpoint, live
-
     place = _address_and_port(listen) if listen else None
     devices = plan.sampled_devices(inventory.facts(), device or [])
     sampling = sampler.SamplingProcess(devices, time.monotonic())
@@ -77,7 +76,7 @@ def _address_and_port(listen: str) -> tuple[str, int]:
     return address.strip("[]") or "127.0.0.1", int(port)
 
 
-def _take_samples(sampling: SamplingProcess, latest: live.Latest, seconds: float) -> None:
+def _take_samples(sampling: sampler.SamplingProcess, latest: live.Latest, seconds: float) -> None:
     """Add the samples that arrive within `seconds` to `latest`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -89,12 +88,8 @@ def _take_samples(sampling: SamplingProcess, latest: live.Latest, seconds: float
         time.sleep(min(0.1, left_s))
 
 
-def _watch(sampling: SamplingProcess, latest: live.Latest, interval: float, count: int) -> None:
+def _watch(sampling: sampler.SamplingProcess, latest: live.Latest, interval: float, count: int) -> None:
     """Show the devices every `interval` seconds: as tables on a terminal, elsewhere as lines without cursor control."""
-    from rich.live import Live
-
-    from gpubench.tools.monitor import live, processes
-
     console = _print.out()
     on_screen = console.is_terminal and not console.is_dumb_terminal
     with contextlib.ExitStack() as stack:
@@ -112,16 +107,16 @@ def _watch(sampling: SamplingProcess, latest: live.Latest, interval: float, coun
                 typer.echo("\n".join(f"{now} {line}" for line in live.lines(latest)))
 
 
-def tables(devices: Rows, processes: Rows, width: int, height: int) -> Iterator[RenderableType]:
+def tables(devices: Rows, listed: Rows, width: int, height: int) -> Iterator[RenderableType]:
     """Yield the tables of the GPUs, the host and the processes, which fit into a terminal of this size."""
     for kind in ("device", "host"):
         if rows := [row for row in devices if kind in row]:
             yield from (_table(rows, width), "")
     room = height - len(devices) - 6  # 6: three headings, two empty lines, the last line
-    if processes and room > 0:
-        yield _table(processes[:room], width)
-        if len(processes) > room:
-            yield _print.plain(f"and {len(processes) - room} more processes", "dim")
+    if listed and room > 0:
+        yield _table(listed[:room], width)
+        if len(listed) > room:
+            yield _print.plain(f"and {len(listed) - room} more processes", "dim")
 
 
 def _table(rows: Rows, width: int) -> RenderableType:

@@ -4,10 +4,11 @@ Show a profiled program in the terminal: its phases as lanes above the counters,
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -16,18 +17,19 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from gpubench.base import blocks
+from gpubench.base import blocks, units
 from gpubench.base.clean import clean
 from gpubench.base.errors import GpubenchError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.analysis.summary import Summary
-    from gpubench.analysis.views.phase_tables import PhaseLanes
-    from gpubench.analysis.views.table import Table as PhaseTable
-    from gpubench.model import Run
-    from gpubench.tools.profile import ProgramProfile
+with late():
+    from gpubench import model
+    from gpubench.analysis import summary as summaries
+    from gpubench.analysis.views import phase_tables, table
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import profile as profiling
 
 
 Part = Table | Text
@@ -38,61 +40,52 @@ _MOST_LANE = 100  # columns of the axis of time
 _LEAST_LANE = 8
 
 
-def profiled(run: Run, console: Console) -> list[Part]:
+def profiled(run: model.Run, console: Console) -> list[Part]:
     """Return the phases of a profiled program in lines that fit the console, then its warnings and failures."""
-    from gpubench.analysis.summary import Summary
-
     failed = [result.reason for result in run.results if result.status in ("failed", "invalid")]
     warnings = [_print.plain(line, "yellow") for line in (*run.messages, *failed)]
-    return [*phases(Summary(run), console), *warnings]
+    return [*phases(summaries.Summary(run), console), *warnings]
 
 
-def phases(summary: Summary, console: Console) -> list[Part]:
+def phases(summary: summaries.Summary, console: Console) -> list[Part]:
     """Return the phases of a profiled program as lanes and tables; an empty list for any other run."""
-    from gpubench.analysis.views.phase_tables import phase_tables
-
-    tables = (part for table in phase_tables(summary) for part in _table_parts(table, console.width))
+    tables = (
+        part for of_phases in phase_tables.phase_tables(summary) for part in _table_parts(of_phases, console.width)
+    )
     return [*_lanes(summary, console), *tables]
 
 
-def _table_parts(table: PhaseTable, width: int) -> Iterator[Part]:
+def _table_parts(phase_table: table.Table, width: int) -> Iterator[Part]:
     """Yield a table of phases that fits `width` columns of the terminal."""
+    heads, rows, text_heads = phase_table.heads, phase_table.rows, phase_table.text_heads
     constants = [
-        f"{head} {table.rows[0][place]}"
-        for place, head in enumerate(table.heads)
-        if place and head in table.text_heads and len({row[place] for row in table.rows}) == 1
+        f"{head} {rows[0][place]}"
+        for place, head in enumerate(heads)
+        if place and head in text_heads and len({row[place] for row in rows}) == 1
     ]
-    printed = [place for place, head in enumerate(table.heads) if f"{head} {table.rows[0][place]}" not in constants]
-    title = ", ".join([table.title, *constants])
-    keys = [place for place in printed if place < _key_count(table)]
+    printed = [place for place, head in enumerate(heads) if f"{head} {rows[0][place]}" not in constants]
+    title = ", ".join([phase_table.title, *constants])
+    key_count = next((place for place, head in enumerate(heads) if head not in text_heads), len(heads))
+    keys = [place for place in printed if place < key_count]
     others = [place for place in printed if place not in keys]
-    rooms = {place: _column_width(table, place) for place in printed}
+    rooms = {}  # the width of each column: of its longest cell or, if longer, its heading, which may be broken
+    for place in printed:
+        is_broken = heads[place] not in text_heads or place >= key_count
+        parts = heads[place].split() if is_broken else [heads[place]]
+        rooms[place] = max(map(cell_len, [*parts, *(row[place] for row in rows)]))
     if sum(rooms[place] + _GAP for place in printed) - _GAP > width:
         for place in keys:
             rooms[place] = min(rooms[place], max(int(width * _SHARE_OF_NAMES) // len(keys), _LEAST_NAME))
     left = width - sum(rooms[place] + _GAP for place in keys)
     for number, group in enumerate(_column_groups(others, rooms, left)):
         yield Text("")
-        yield _rich_table(table, [*keys, *group], rooms, title if number == 0 else "")
-    if table.note:
-        yield _print.plain(table.note, "dim")
-
-
-def _key_count(table: PhaseTable) -> int:
-    return next((place for place, head in enumerate(table.heads) if head not in table.text_heads), len(table.heads))
-
-
-def _column_width(table: PhaseTable, place: int) -> int:
-    """Return the width of the column with the index `place`, of its longest cell or, if longer, its heading."""
-    head, cells = table.heads[place], [row[place] for row in table.rows]
-    parts = head.split() if head not in table.text_heads or place >= _key_count(table) else [head]
-    return max(map(cell_len, [*parts, *cells]))
+        yield _rich_table(phase_table, [*keys, *group], rooms, title if number == 0 else "")
+    if phase_table.note:
+        yield _print.plain(phase_table.note, "dim")
 
 
 def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> Iterator[list[int]]:
-    """Yield the columns in groups that fit side by side in `left` columns of the terminal; each group has at least one.
-
-    `places` are the columns' indices, and `rooms` are their widths by index."""
+    """Yield the columns in groups that fit side by side in `left` columns of the terminal, at least one each."""
     group: list[int] = []
     for place in places:
         if group and sum(rooms[member] + _GAP for member in [*group, place]) - _GAP > left:
@@ -102,51 +95,44 @@ def _column_groups(places: Sequence[int], rooms: dict[int, int], left: int) -> I
     yield group
 
 
-def _rich_table(table: PhaseTable, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
+def _rich_table(phase_table: table.Table, places: Sequence[int], rooms: dict[int, int], title: str) -> Table:
     """Return the columns with the indices `places` as a table of the terminal; `rooms` are the widths by index."""
-    heads = [table.heads[place] for place in places]
-    rows = [[row[place] for place in places] for row in table.rows]
-    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in table.text_heads])
+    heads = [phase_table.heads[place] for place in places]
+    rows = [[row[place] for place in places] for row in phase_table.rows]
+    printed = _print.table(heads, rows, title, right=[head for head in heads if head not in phase_table.text_heads])
     for column, place in zip(printed.columns, places, strict=True):
         column.vertical = "bottom"
-        if table.heads[place] not in table.text_heads:
+        if phase_table.heads[place] not in phase_table.text_heads:
             column.min_width = rooms[place]
         else:
             column.max_width = rooms[place]
     return printed
 
 
-def _lanes(summary: Summary, console: Console) -> Iterator[Text]:
-    from gpubench.analysis.views.phase_tables import phase_lanes
-
-    narrowest = phase_lanes(summary, 1)
+def _lanes(summary: summaries.Summary, console: Console) -> Iterator[Text]:
+    narrowest = phase_tables.phase_lanes(summary, 1)
     if narrowest is None:
         return
     names = [*(lane.name for lane in narrowest.lanes), *(counter.name for counter in narrowest.counters)]
     name_room = min(max(map(cell_len, names), default=0), max(console.width // 4, _LEAST_NAME))
     end_room = max((len(lane.highest) for lane in narrowest.counters), default=0)
     columns = min(console.width - name_room - end_room - 2 * _GAP, _MOST_LANE)
-    drawn = phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
+    drawn = phase_tables.phase_lanes(summary, columns) if columns >= _LEAST_LANE else None
     if drawn and (drawn.lanes or drawn.counters):
         yield from _lane_lines(drawn, name_room, columns, console.options.ascii_only)
 
 
-def _lane_lines(drawn: PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
+def _lane_lines(drawn: phase_tables.PhaseLanes, name_room: int, columns: int, ascii_only: bool) -> Iterator[Text]:
     """Yield a line for each phase and each counter, then the time axis, and a line if short phases are not drawn."""
-    from gpubench.base import units
-
+    full, part = ("#", "-") if ascii_only else ("█", "▒")
     yield Text("")
-    for lane in drawn.lanes:
-        cells = "".join(_share_block(share, ascii_only) for share in lane.shares)
+    for lane in drawn.lanes:  # by the share of a column's time in which the phase ran
+        cells = "".join(" " if share <= 0.0 else full if share >= 0.5 else part for share in lane.shares)
         yield _print.plain(_padded_name(lane.name, name_room)) + Text(cells.rstrip(), "cyan")
     for number, counter in enumerate(drawn.counters):
         cells = blocks.chart(counter.fractions, ascii_only=ascii_only)
-        style = "green" if number % 2 else "blue"
-        yield (
-            _print.plain(_padded_name(counter.name, name_room))
-            + Text(cells, style)
-            + _print.plain(f"  {counter.highest}")
-        )
+        name = _print.plain(_padded_name(counter.name, name_room))
+        yield name + Text(cells, "green" if number % 2 else "blue") + _print.plain(f"  {counter.highest}")
     end = units.duration(drawn.seconds)
     axis = "0 s".ljust(max(columns - len(end), 4)) + end
     yield _print.plain(" " * (name_room + _GAP) + axis, "dim")
@@ -159,14 +145,6 @@ def _padded_name(name: str, room: int) -> str:
     name = clean(name)
     short = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
     return set_cell_size(short, room + _GAP)
-
-
-def _share_block(share: float, ascii_only: bool) -> str:
-    """Return the character for the share (0 to 1) of a column's time in which a phase ran."""
-    if share <= 0.0:
-        return " "
-    full, part = ("#", "-") if ascii_only else ("█", "▒")
-    return full if share >= 0.5 else part
 
 
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
@@ -219,44 +197,25 @@ def profile(
     """Sample every device while a program runs, find its phases, and write a run file.
 
     The exit status is the program's."""
-    from gpubench.tools.profile import ProfileError
-    from gpubench.tools.profile.program import CannotRun
-
-    if not command:
-        raise ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
-    try:
-        outcome, path = _run_profiled(command, out, trace, device)
-    except CannotRun:
-        raise
-    except GpubenchError as error:
-        raise ProfileError(str(error)) from error
-    if not quiet:
-        _print_outcome(outcome, path)
-    raise typer.Exit(outcome.status)
-
-
-def _run_profiled(
-    command: list[str], out: Path | None, trace: bool, device: list[str] | None
-) -> tuple[ProgramProfile, Path]:
-    import os
-
-    from gpubench.measuring import inventory
-    from gpubench.measuring import plan as planning
-    from gpubench.tools import profile as profiling
     from gpubench.tools.profile import program
 
-    program.check_executable(profiling.tracing_command(command) if trace else command, os.environ)
-    facts = inventory.facts()
-    path = options.run_file(out, "-profile")
-    return profiling.profile(
-        command, facts, planning.sampled_devices(facts, device or []), path, sys.argv, trace=trace
-    ), path
-
-
-def _print_outcome(outcome: ProgramProfile, path: Path) -> None:
-    if outcome.run is not None:
+    if not command:
+        raise profiling.ProfileError("no command given; name the program to run: gpubench profile -- COMMAND…")
+    try:
+        program.check_executable(profiling.tracing_command(command) if trace else command, os.environ)
+        facts = inventory.facts()
+        path = options.run_file(out, "-profile")
+        devices = plan.sampled_devices(facts, device or [])
+        outcome = profiling.profile(command, facts, devices, path, sys.argv, trace=trace)
+    except program.CannotRun:
+        raise
+    except GpubenchError as error:
+        raise profiling.ProfileError(str(error)) from error
+    if not quiet and outcome.run is not None:
         console = _print.err()
         console.print(*profiled(outcome.run, console), sep="\n")
-    for warning in outcome.warnings:
-        _print.say(warning, "yellow")
-    _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")
+    if not quiet:
+        for warning in outcome.warnings:
+            _print.warn(warning)
+        _print.say(f"run file: {path}; for a report: gpubench report {path}")
+    raise typer.Exit(outcome.status)

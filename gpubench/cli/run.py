@@ -1,4 +1,6 @@
-"""`gpubench run`: measure suites and write a run file."""
+"""`gpubench run`: measure suites and write a run file.
+
+`gpubench soak`: repeat the same work on the same inputs for hours, and compare each result bit by bit."""
 
 from __future__ import annotations
 
@@ -7,16 +9,21 @@ import sys
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gpubench.base.errors import UsageError
+from gpubench.base.errors import Interrupted, UsageError
+from gpubench.cli import _machine, _print, _sharing, _summary
 from gpubench.cli import _options as options
-from gpubench.cli import _print, _sharing
+from gpubench.cli._late import late
 
-if TYPE_CHECKING:
-    from gpubench.measuring.plan import Plan
+with late():
+    from gpubench.analysis import soak as ledgers
+    from gpubench.analysis import summary
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import enclosing, session, sharing
+    from gpubench.tools import soak as soaking
 
 Out = Annotated[
     Path | None,
@@ -97,13 +104,6 @@ def run(
     print_profiler_command: Profiler = None,
 ) -> None:
     """Measure suites on this machine, write a run file, and print a summary."""
-    from gpubench.analysis import summary
-    from gpubench.cli import _print, _summary
-    from gpubench.cli._machine import run_display
-    from gpubench.measuring import inventory, plan
-    from gpubench.tools import session
-    from gpubench.tools.sharing import private_daemon
-
     if resume and out is None:
         raise UsageError("--resume continues a run file: name it with --out")
     options.check_suites(suites)
@@ -111,34 +111,79 @@ def run(
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link, paranoid)
     planned = plan.make(facts, settings)
     if print_profiler_command:
-        _print_command(print_profiler_command, planned, suites or [])
+        typer.echo(shlex.join(enclosing.command(print_profiler_command.value, planned, suites or [])))
         return
     if not device and (reason := plan.why_host(facts, settings)):
-        _warn(reason)
+        _print.warn(reason)
     for message in plan.skip_messages(planned):
-        _warn(message)
+        _print.warn(message)
     path = options.run_file(out)
-    with run_display() as watch, private_daemon() if mps else nullcontext():
-        measured = session.measure(planned, path, sys.argv, watch, resume, tell=_warn, exclusive=exclusive)
+    with _machine.run_display() as watch, sharing.private_daemon() if mps else nullcontext():
+        measured = session.measure(planned, path, sys.argv, watch, resume, tell=_print.warn, exclusive=exclusive)
     if json:
-        from gpubench.tools import rendering
-
-        shared = _sharing.shareable(measured)
-        typer.echo(rendering.report("json").render(shared), nl=False)
+        _sharing.print_json(measured)
     else:
         _print.out().print(*_summary.run_parts(measured, path), sep="\n")
-    _print.err().print(
-        _print.plain(f"run file: {path}; for a report: gpubench report {path} -o report.html"), soft_wrap=True
-    )
+    _print.say(f"run file: {path}; for a report: gpubench report {path}")
     raise typer.Exit(summary.exit_status(measured.results))
 
 
-def _warn(message: str) -> None:
-    _print.err().print(_print.plain(message, "yellow"), soft_wrap=True)
+For = Annotated[
+    str,
+    typer.Option(
+        "--for", metavar="TIME", help="The duration of the soak: a number with s, min, h or d, such as 10min."
+    ),
+]
+ResumeSoak = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Continue the interrupted soak in the file of --out until it has lasted for the time of --for."
+    ),
+]
 
 
-def _print_command(name: ProfilerName, planned: Plan, suites: list[str]) -> None:
-    """Print the command that runs the planned case under the profiler `name`."""
-    from gpubench.tools import enclosing
+def soak(
+    time: For = "1h",
+    device: options.Devices = None,
+    out: Out = None,
+    json: options.Json = False,
+    resume: ResumeSoak = False,
+    seed: options.Seed = 0,
+    exclusive: Exclusive = False,
+) -> None:
+    """Repeat products, memory patterns and copies on fixed inputs and compare every bit of every result.
 
-    typer.echo(shlex.join(enclosing.command(enclosing.Tool(name.value), planned, suites)))
+    The exit status is 3 if a result was wrong, and 6 if a device is unhealthy: errors of its memory, hardware errors
+    that its driver reports. The run file is an ordinary one, with one replicate per pass."""
+    from gpubench.model.store import read_run
+
+    if resume and out is None:
+        raise UsageError("--resume continues a run file: name it with --out")
+    seconds = soaking.seconds_of(time)
+    facts = inventory.facts()
+    tier = options.TierName(soaking.tier_of(seconds))
+    settings = options.settings(facts, [soaking.SUITE], device, False, tier, None, None, 1, seed)
+    planned = soaking.make_plan(facts, settings, seconds)
+    if not device and (reason := plan.why_host(facts, settings)):
+        _print.warn(reason)
+    path = options.run_file(out, "-soak")
+    try:
+        with _machine.run_display() as watch:
+            bounded = soaking.limit_remaining_time(planned.most_s, watch)
+            measured = session.measure(planned, path, sys.argv, bounded, resume, tell=_print.warn, exclusive=exclusive)
+    except Interrupted:
+        if path.exists() and not json:
+            _print_ledger(ledgers.ledger_of(read_run(path)))
+        raise
+    ledger = ledgers.ledger_of(measured)
+    if json:
+        _sharing.print_json(measured)
+    else:
+        _print_ledger(ledger)
+    _print.say(f"run file: {path}; for a report: gpubench report {path}")
+    raise typer.Exit(ledger.exit_status)
+
+
+def _print_ledger(ledger: ledgers.SoakLedger) -> None:
+    parts = (part for table in ledgers.tables_of(ledger) for part in _summary.derived_parts(table))
+    _print.out().print(*parts, sep="\n")

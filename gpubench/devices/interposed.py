@@ -1,9 +1,7 @@
 """Find out whether libcuda and libnvidia-ml in this process are the driver's own, or another library interposes.
 
-Virtualisers interpose in three ways. A library in LD_PRELOAD or /etc/ld.so.preload defines the driver's functions, or
-`dlsym` and with it every look-up of them (HAMi's libvgpu.so). Another library has the name libcuda.so.1 (LUPINE,
-rCUDA). Or the driver's own look-up, cuGetProcAddress, returns other functions. Each way shows in the address of a
-function and in the file mapped at that address."""
+A preloaded library defines the driver's functions or `dlsym` (HAMi), a library has the name libcuda.so.1 (LUPINE,
+rCUDA), or cuGetProcAddress is another. Each way shows in a function's address and in the file mapped there."""
 
 import ctypes
 import functools
@@ -31,10 +29,7 @@ _PRELOAD_FILE = Path("/etc/ld.so.preload")
 
 @dataclass(frozen=True, slots=True)
 class DriverLibrary:
-    """One of the driver's libraries in this process.
-
-    `name` is its soname, `origin` a clause that says where its functions come from, and `is_interposed` whether
-    another library stands in front of the driver's own."""
+    """One of the driver's libraries in this process; `origin` is a clause that says where its functions come from."""
 
     name: str
     origin: str
@@ -68,9 +63,7 @@ def has_driver() -> bool:
 
 
 def libraries(version: str | None = None, is_served: bool | None = None) -> tuple[DriverLibrary, ...]:
-    """Return the driver's libraries, libcuda and libnvidia-ml, that this process has already loaded.
-
-    This function loads no library."""
+    """Return the driver's libraries, libcuda and libnvidia-ml, that this process has already loaded."""
     kernel_version = driver_version() if version is None else version
     served = has_driver() if is_served is None else is_served
     loaded = []
@@ -96,17 +89,11 @@ def labels() -> tuple[str, ...]:
 
 
 def facts() -> dict[str, str]:
-    """Return the entries of the inventory: the origin of each loaded driver library by its name (`libcuda`).
-
-    An entry `preloaded`, if there is one, lists the libraries that are loaded into every program, separated by
-    commas."""
+    """Return the entries of the inventory: the origin of each loaded driver library, and the list `preloaded`."""
     origins = {library.name.partition(".")[0]: library.origin for library in libraries()}
-    preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *_preloaded_by_file()]
+    by_file = _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace") if _PRELOAD_FILE.is_file() else ""
+    preloaded = [*os.environ.get("LD_PRELOAD", "").replace(":", " ").split(), *by_file.split()]
     return {**origins, **({"preloaded": ", ".join(preloaded)} if preloaded else {})}
-
-
-def _preloaded_by_file() -> list[str]:
-    return _PRELOAD_FILE.read_text(encoding="utf-8", errors="replace").split() if _PRELOAD_FILE.is_file() else []
 
 
 def _mapped_files() -> list[MappedFile]:

@@ -34,9 +34,7 @@ _CUDA_WHEEL = re.compile(r"cupy(-cuda\w+)?")
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """One ROCm: its folder, its version (`7.0.1`, empty if unknown), and the libraries of `NEEDED` that are missing.
-
-    `has_thrust` and `has_hipcc` say whether the folder has Thrust's headers and the compiler hipcc."""
+    """One ROCm: its folder, its version (empty if unknown), and what CuPy needs and is missing."""
 
     path: str
     version: str
@@ -47,9 +45,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The facts that the files of a machine give.
-
-    `gpus` are the PCI addresses of AMD GPUs, `driverless` the addresses of AMD GPUs without a running driver."""
+    """The facts that the files of a machine give about ROCm and about AMD GPUs, by their PCI addresses."""
 
     gpus: tuple[str, ...] = ()
     driverless: tuple[str, ...] = ()
@@ -69,10 +65,7 @@ def probe(
     wheels: Mapping[str, str] | None = None,
     may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
 ) -> Probe:
-    """Return the facts about ROCm from the files below `root` and from the variables in `environment`.
-
-    `wheels` are the installed Python distributions with their versions (None: none), and `may_open` returns whether
-    this user may read and write a device file."""
+    """Return the facts about ROCm from the files below `root`, from `environment` and from the installed wheels."""
     cards = [path for path in sorted((root / "sys/bus/pci/devices").glob("*")) if _is_amd_gpu(path)]
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))] if cards else []
     return Probe(

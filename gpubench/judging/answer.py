@@ -18,7 +18,7 @@ STATUS_TEXTS = {0: "the gate passes", 1: "a case is slower", 3: "a case failed",
 PASSING = (Verdict.SAME, Verdict.FASTER)  # verdicts that need no action
 _MOST_REASONS = 8
 _MANY = 3  # if noise leaves more cases than this undecided, one line summarises their noise
-_MOST_FILTERS = 3  # a command names at most this many cases; beyond that it names their suites
+MOST_FILTERS = 3  # a command names at most this many cases; beyond that it names their suites
 _MOST_ESTIMATED = 200  # the undecided cases, the worst first, whose number of processes is estimated, which takes time
 _NOISE = ("", "chance", "few-processes")  # causes of an undecided case that more processes can decide
 
@@ -268,7 +268,7 @@ def selection(findings: Sequence[Finding]) -> str:
 
     For more than three cases there are no filters, so that the whole suites are selected."""
     ids = list(dict.fromkeys(finding.case.id for finding in findings))
-    filters = [f"--filter {shlex.quote(case_id)}" for case_id in ids] if len(ids) <= _MOST_FILTERS else []
+    filters = [f"--filter {shlex.quote(case_id)}" for case_id in ids] if len(ids) <= MOST_FILTERS else []
     return " ".join([_suites(findings), *filters])
 
 

@@ -18,7 +18,7 @@ from gpubench.judging.effect import Effect
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.noise import LEAST_TO_FAIL
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import SessionSpreads, between_two_sessions, without_outlying_processes
+from gpubench.judging.sessions import UNKNOWN, SessionSpreads, between_two_sessions, without_outlying_processes
 from gpubench.model import Better, Case, Verdict
 
 _WORST_FIRST = tuple(Verdict)
@@ -211,10 +211,12 @@ def judge(
         if objection is not None
     ]
     ready = [sides for sides, objection in zip(both, objections, strict=True) if objection is None]
-    compared = _findings_with_effects(ready, threshold, noise, None if in_turn(before, after) else grounds.spreads)
-    explained = (with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
-    findings += map(_by_enough_processes, explained)
     other_cards = any(grounds.are_other_cards(old, new) for old, new in both)
+    bounds = None if in_turn(before, after) else [UNKNOWN + grounds.card_allowance(old, new) for old, new in ready]
+    compared = _findings_with_effects(ready, threshold, noise, grounds.spreads, bounds)
+    explained = (with_explanation(finding, grounds, *sides) for finding, sides in zip(compared, ready, strict=True))
+    least = LEAST_TO_FAIL - bool(left_out or left_out_after)  # a bad process was measured, and is known to be bad
+    findings += (_by_enough_processes(finding, least) for finding in explained)
     vanished = (old for old, new in pairs if new is None and old is not None and old.is_measured)
     return Judgement(
         tuple(sorted(findings, key=badness)),
@@ -303,18 +305,19 @@ def _findings_with_effects(
     pairs: Sequence[tuple[Side, Side]],
     threshold: Callable[[str], float],
     noise: Evidence | None,
-    spreads: SessionSpreads | None,
+    spreads: SessionSpreads,
+    bounds: Sequence[float] | None,
 ) -> list[Finding]:
-    """Return the findings of comparable pairs of sides (baseline, candidate), with effects and verdicts."""
+    """Return the findings of comparable pairs; `bounds` is None for sides of one session, else what these differ by."""
     noises = noise.sides if noise else {}
-    scatters = [spreads.scatter(old, new) if spreads else None for old, new in pairs]
+    scatters = [spreads.scatter(old, new) if bounds else None for old, new in pairs]
     side_pairs = [
         effect.pair(old, new, noises.get((old.case.id, old.devices)), scatter)
         for (old, new), scatter in zip(pairs, scatters, strict=True)
     ]
     effects = effect.effects(side_pairs)
-    if spreads and not any(scatters):
-        effects = between_two_sessions([new for _, new in pairs], effects)
+    if bounds:
+        effects = between_two_sessions(pairs, effects, bounds)
     plain = [_finding(old, new, Verdict.INCONCLUSIVE) for old, new in pairs]
     return decide(plain, effects, threshold)
 
@@ -367,10 +370,10 @@ def _beyond_chance(finding: Finding) -> Finding:
     )
 
 
-def _by_enough_processes(finding: Finding) -> Finding:
-    """Return the finding, but undecided instead of slower or faster if a side has fewer than five ok processes."""
+def _by_enough_processes(finding: Finding, least: int) -> Finding:
+    """Return the finding, but undecided instead of slower or faster if a side has fewer than `least` ok processes."""
     before, after = finding.before.processes, finding.after.processes
-    if min(before, after) >= LEAST_TO_FAIL:
+    if min(before, after) >= least:
         return finding
     reason = f"{before} and {after} processes: with fewer than {LEAST_TO_FAIL} on a side no change is called slower"
     return _as_undecided(finding, "few-processes", f"{reason} or faster; measure with --replicates {LEAST_TO_FAIL}")

@@ -62,8 +62,8 @@ class Grounds:
 
     def __init__(self, before: Evidence, after: Evidence, allow_mismatch: bool = False) -> None:
         """Set up comparisons of sides of the baseline `before` with sides of the candidate `after`."""
-        self._before = before
-        self._after = after
+        self.before = before
+        self.after = after
         self.spreads = SessionSpreads(before.sides.values())
         self._allow_mismatch = allow_mismatch
         self._machines: dict[_Sources, tuple[str, ...]] = {}
@@ -102,7 +102,7 @@ class Grounds:
         The whole side is returned if fewer than three of these processes are ok, or if all its processes ran on
         these cards."""
         if self.are_other_cards(old, new) and len(set(old.readings)) > 1:
-            before, after = self._before.readings, self._after.readings
+            before, after = self.before.readings, self.after.readings
             cards = {_card_uuids(after[index].manifest, new.devices) for index in new.readings}
             same_card = old.only(
                 {index for index in old.readings if _card_uuids(before[index].manifest, old.devices) in cards}
@@ -121,10 +121,15 @@ class Grounds:
             self._cards[sources] = any(first and second and first != second for first, second in cards)
         return self._cards[sources]
 
+    def card_allowance(self, old: Side, new: Side) -> float:
+        """Return by how much the candidate's card may differ from the baseline's, a logarithm; 0 for the same card."""
+        # Not even a baseline of three cards shows it: a fourth H200 had 3.7 % more latency than three that were alike.
+        return math.log1p(cards_differ(new.kinds[0])) if self.are_other_cards(old, new) else 0.0
+
     def _manifests(self, old: Side, new: Side) -> list[tuple[Manifest, Manifest]]:
         """Return the manifest of each run of `old` paired with the manifest of each run of `new`."""
-        first = [self._before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
-        second = [self._after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
+        first = [self.before.readings[reading].manifest for reading in dict.fromkeys(old.readings)]
+        second = [self.after.readings[reading].manifest for reading in dict.fromkeys(new.readings)]
         return [(before, after) for before in first for after in second]
 
     def _data_differences(self, old: Side, new: Side) -> tuple[str, ...]:
@@ -144,13 +149,11 @@ class Grounds:
         """Return an objection if the sides have different cards and the effect may be a difference of cards; else None.
 
         It may be one if an end of its 95 % interval is closer to 0 than cards of a model differ in this quantity."""
-        differ = cards_differ(new.kinds[0])
-        nearest = min(abs(effect.low), abs(effect.high))
-        if nearest > math.log1p(differ) or not self.are_other_cards(old, new):
+        differ = self.card_allowance(old, new)
+        if not differ or min(abs(effect.low), abs(effect.high)) > differ:
             return None
-        reason = (
-            f"measured on another card, and cards of one model differ by {units.percent(differ, 0)} in this quantity"
-        )
+        share = units.percent(math.expm1(differ), 0)
+        reason = f"measured on another card, and cards of one model differ by {share} in this quantity"
         return Objection(Verdict.INCONCLUSIVE, "card", f"{reason}: use a baseline of this card")
 
     def explanation(self, old: Side, new: Side, verdict: Verdict, threshold: float, effect: Effect) -> Objection | None:
@@ -168,6 +171,12 @@ class Grounds:
             return Objection(_verdict_if_explained(verdict), "contended", disturbed)
         explained = self._explained_by_clock(old, new, verdict, threshold)
         return explained or (self._hidden_slowdown(old, new, threshold) if verdict is Verdict.SUSPECT else None)
+
+    def slowed_by_clock(self, old: Side, new: Side) -> float:
+        """Return by how much a lower clock slowed a case, a logarithm: the fall of the clock beyond its noise, or 0."""
+        change = self._clock_change(old, new)
+        fall = -float(change.clock.difference) if change else 0.0
+        return fall if change and fall > change.clock.margin else 0.0
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure; else None."""
@@ -214,7 +223,7 @@ class Grounds:
         if limit != "dram" and all(map(_have_enough_clocks, watched)):
             return _clock_and_cycles("clock", old, new, *watched)
         measure, name = (Measure.MEMORY_CLOCK, "memory clock") if limit == "dram" else (Measure.CORE_CLOCK, "clock")
-        return _clock_and_cycles(name, old, new, self._before.clocks(old, measure), self._after.clocks(new, measure))
+        return _clock_and_cycles(name, old, new, self.before.clocks(old, measure), self.after.clocks(new, measure))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import OTHER_CARD, resource, without_outlying_processes
+from gpubench.judging.sessions import LEAST_SHIFTS, resource, without_outlying_processes
 from gpubench.model import Verdict
 
 LEAST_REFERENCES = 3  # a median of fewer follows a single case
@@ -143,7 +143,7 @@ class CaseShift:
 class CaseGroup:
     """Cases on the same devices, bound by the same resource if `name` is not empty.
 
-    `witnesses` are the members that moved together; it is empty if too few did."""
+    `witnesses` are the members that moved together; it is empty if too few did. `middle` is the median shift."""
 
     def __init__(self, name: str, members: Sequence[CaseShift]) -> None:
         """Find the members that moved together: their shifts agree with the median shift of all members."""
@@ -154,6 +154,7 @@ class CaseGroup:
         agreeing = [case for case in members if abs(case.moved - middle) <= max(case.room, room)]
         together = len(agreeing) >= max(LEAST_REFERENCES, _TOGETHER * len(members))
         self.witnesses = agreeing if together else []
+        self.middle = middle
         self._repeated: dict[frozenset[int], CommonShift] = {}
 
     @cached_property
@@ -192,28 +193,47 @@ class MachineSteps:
     def __init__(
         self, judgement: Judgement, before: Evidence, after: Evidence, is_reference: Callable[[str], bool]
     ) -> None:
-        """Group the judged cases of a baseline and a candidate by their devices and the resource that bounds them."""
-        before, after = (without_outlying_processes(side, "")[0] for side in (before, after))
+        """Keep a judgement of a baseline and a candidate; most judgements need none of the groups below."""
         self._judgement = judgement
-        self._in_turn = in_turn(before, after)
-        self._grounds = Grounds(before, after)
-        self._sides = {
+        self._evidence = before, after
+        self._is_reference = is_reference
+
+    @cached_property
+    def _grounds(self) -> Grounds:
+        before, after = (without_outlying_processes(side, "")[0] for side in self._evidence)
+        return Grounds(before, after)
+
+    @cached_property
+    def _sides(self) -> dict[Key, tuple[Side, Side]]:
+        """The sides of each case that baseline and candidate have, by the candidate's key."""
+        return {
             (new.case.id, new.devices): (self._grounds.of_same_card(old, new), new)
-            for old, new in paired(before, after)
+            for old, new in paired(self._grounds.before, self._grounds.after)
             if old is not None and new is not None
         }
-        self._cases = self._case_shifts()
-        references: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
-        resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
-        for key, case in self._cases.items():
-            resources.setdefault((key[1], case.resource), []).append(case)
-            for name in dict.fromkeys(("", case.resource)) if is_reference(key[0]) else ():
-                references.setdefault((key[1], name), []).append(case)
-        self._references = {key: CaseGroup(key[1], cases) for key, cases in references.items()}
-        self._resources = {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
 
-    def _case_shifts(self) -> dict[Key, CaseShift]:
-        """Return by key the cases whose figures were compared and that have enough processes to show a shift."""
+    @cached_property
+    def _references(self) -> dict[tuple[tuple[str, ...], str], CaseGroup]:
+        """The reference cases by their devices and the resource that bounds them, and all of the devices under ""."""
+        references: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        for finding in self._judgement.findings:
+            if self._is_reference(finding.case.id) and (case := self._cases.get(finding.key)):
+                for name in dict.fromkeys(("", case.resource)):
+                    references.setdefault((finding.devices, name), []).append(case)
+        return {key: CaseGroup(key[1], cases) for key, cases in references.items()}
+
+    @cached_property
+    def _resources(self) -> dict[tuple[tuple[str, ...], str], CaseGroup]:
+        """All judged cases by their devices and the resource that bounds them, and all of the devices under ""."""
+        resources: dict[tuple[tuple[str, ...], str], list[CaseShift]] = {}
+        for (_, devices), case in self._cases.items():
+            for name in dict.fromkeys(("", case.resource)):
+                resources.setdefault((devices, name), []).append(case)
+        return {key: CaseGroup(key[1], cases) for key, cases in resources.items()}
+
+    @cached_property
+    def _cases(self) -> dict[Key, CaseShift]:
+        """By key, the cases whose figures were compared and that have enough processes to show a shift."""
         cases = {}
         for finding in self._judgement.findings:
             if (finding.effect is not None or finding.cause == "identical") and finding.key in self._sides:
@@ -263,7 +283,7 @@ class MachineSteps:
 
         A slow-down within the bound of what the machine may explain is only to be confirmed if the baseline has one
         session of the case. A slow-down beyond it is slower. Sides that were measured in turn have no doubt."""
-        if self._in_turn:
+        if in_turn(*self._evidence):
             return self._judgement
         findings = [
             self._with_doubt(finding) if _is_slower(finding) else finding for finding in self._judgement.findings
@@ -273,24 +293,34 @@ class MachineSteps:
     def _with_doubt(self, finding: Finding) -> Finding:
         """Return a slower finding with the doubt beside it, and as to be confirmed if the doubt may explain it."""
         old, new = self._sides[finding.key]
-        is_other_card = self._grounds.are_other_cards(old, new)
-        bound = max(self._grounds.spreads.bound(old), OTHER_CARD if is_other_card else 0.0)
+        allowance = self._grounds.card_allowance(old, new)
+        bound = self._grounds.spreads.bound(old) + allowance
         most = units.percent(math.expm1(bound))
         assert finding.effect is not None  # `_is_slower` demands it
-        if (is_other_card or len(old.centres) == 1) and finding.effect.low <= bound:
-            what = "is of another card, and cards" if is_other_card else "has one session, and sessions"
-            reason = f"slower, but the baseline {what} may differ by {most}"
-            return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None
+        if allowance or len(old.centres) == 1:
+            shared = self._shared_step(finding, bound)
+            if finding.effect.low - shared - self._grounds.slowed_by_clock(old, new) <= bound:
+                what = "is of another card, and cards" if allowance else "has one session, and sessions"
+                beyond = f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower"
+                reason = f"slower, but the baseline {what} may differ by {most}{beyond if shared else ''}"
+                return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
             return finding
         doubt = f"{group} became {_shift_text(group.first)} together, of which the machine may explain {most}"
         return replace(finding, reason="; ".join(filter(None, (finding.reason, doubt))))
 
+    def _shared_step(self, finding: Finding, bound: float) -> float:
+        """Return the slow-down of half of the cases like this one if a machine may explain it, beyond noise; else 0."""
+        case = self._cases.get(finding.key)
+        groups = [self._resources[finding.devices, name] for name in (case.resource, "")] if case else []
+        middle = next((group.middle for group in groups if len(group.members) >= LEAST_SHIFTS), 0.0)
+        return middle if finding.user_threshold * _RELEVANT < middle <= bound else 0.0
+
     def _group(self, key: Key) -> CaseGroup | None:
         """Return the references that a case is compared with: the ones of its resource, or all."""
-        case = self._cases.get(key)
+        case = self._cases.get(key) if self._references else None
         if case is None:
             return None
         groups = (self._references.get((key[1], name)) for name in (case.resource, ""))

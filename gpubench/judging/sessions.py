@@ -17,7 +17,6 @@ from gpubench.judging.noise import chance_errors_of
 
 UNKNOWN = math.log1p(0.05)  # what the machine may explain where a single session has shown nothing
 _SQUARED_QUARTILE = 0.4549  # the median of chi-square with one degree of freedom
-OTHER_CARD = math.log1p(0.08)  # by how much cards of one model differ on average (Sinha et al., SC22)
 _PRIOR_DEVIATION = 0.005  # two sessions can agree by chance; sessions of an H200 differ by at least about this
 _PRIOR_FREEDOM = 4  # the weight of this knowledge beside the sessions that were measured
 _MOST_FREEDOM = 12  # the pooled variance has at most this many degrees of freedom, since cases move together
@@ -25,7 +24,9 @@ _UNLIKE = (
     7.0  # the 99 % quantile of chi-square with one degree of freedom: a case that varies more has its own variance
 )
 _OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
-_LEAST_SHIFTS = 8  # the scatter of fewer cases is too uncertain
+_CLEARLY = 1.5  # two estimates of one scatter differ by up to about this; the wider of both would be too wide
+_ROBUST = 0.37  # the efficiency of a median of squares beside a variance (Rousseeuw & Croux 1993)
+LEAST_SHIFTS = 8  # the scatter of fewer cases is too uncertain
 _LEAST_CASES = 5  # a process can be out for most cases only if there are this many
 _LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out
 _MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation of a normal sample estimate its standard deviation
@@ -81,36 +82,43 @@ class SessionSpreads:
         return Scatter(error, errors, deviation, f"{len(centres)} sessions of the baseline", weight)
 
 
-def between_two_sessions(sides: Sequence[Side], effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects against a baseline of one session, with the scatter that the cases of a resource show.
+def between_two_sessions(
+    pairs: Sequence[tuple[Side, Side]], effects: Sequence[Effect], bounds: Sequence[float]
+) -> list[Effect]:
+    """Return the effects against a baseline of other sessions, with the scatter that the cases of a resource show.
 
-    `sides` are the candidate's. The scatter counts where it is wider than a case's own noise, up to 5 %, and where
-    eight cases or more show it: the cases of the resource, or else all of the devices."""
+    It is the geometric mean of the scatters of the resource and of all cases of the devices, of eight or more each. It
+    counts up to `bounds`, where it is wider than a case's own noise and clearly wider than the baseline's sessions."""
     # Most cases are unchanged: the scatter of all shifts about their median, less their noise, is how much the two
     # sessions differ by case.
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
-    for index, side in enumerate(sides):
-        for key in {_pool_key(side), (side.devices, "")}:
+    for index, (_, new) in enumerate(pairs):
+        for key in {_pool_key(new), (new.devices, "")}:
             groups.setdefault(key, []).append(index)
     scatters = {key: _scatter_of_shifts([effects[index] for index in indices]) for key, indices in groups.items()}
-    return [
-        widened(own, scatters[_pool_key(side)] or scatters[side.devices, ""])
-        for side, own in zip(sides, effects, strict=True)
-    ]
+    wider = []
+    for (old, new), own, bound in zip(pairs, effects, bounds, strict=True):
+        of_all = scatters[new.devices, ""]
+        scatter = scatters[_pool_key(new)] or of_all
+        if scatter and of_all:
+            error = math.sqrt(scatter.error * of_all.error)  # the estimate of few cases alone is often too small
+            if len(old.centres) < 2 or error > _CLEARLY * own.error:
+                error = min(error, bound / scatter.errors)
+                own = widened(own, scatter._replace(error=error, deviation=error / math.sqrt(2)))
+        wider.append(own)
+    return wider
 
 
 def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
     """Return the scatter of shifts about their median beyond their noise; None of fewer than eight."""
-    if len(effects) < _LEAST_SHIFTS:
+    if len(effects) < LEAST_SHIFTS:
         return None
     shifts = np.array([effect.shift for effect in effects])
     noise = np.array([effect.margin / 2 for effect in effects])  # about one standard error
     squares = (shifts - np.median(shifts)) ** 2 - _SQUARED_QUARTILE * noise**2
     deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
-    errors = chance_errors_of(min(len(effects) - 1, _MOST_FREEDOM))
-    error = min(deviation, UNKNOWN / errors)
-    freedom = min(len(effects) - 1, _MOST_FREEDOM)
-    return Scatter(error, errors, error / math.sqrt(2), f"two sessions, by {len(effects)} cases", freedom)
+    freedom = min(max(round(_ROBUST * (len(effects) - 1)), LEAST_SHIFTS - 1), _MOST_FREEDOM)
+    return Scatter(deviation, chance_errors_of(freedom), 0.0, f"two sessions, by {len(effects)} cases", freedom)
 
 
 def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
@@ -127,14 +135,19 @@ def without_outlying_processes(evidence: Evidence, name: str) -> tuple[Evidence,
 
     `name` is `baseline` or `candidate`, for the notes. At most a fifth of the processes is left out."""
     measured, out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Side]] = {}  # computed together, which is much faster
     for side in evidence.sides.values():
-        numbers = side.numbers
         if len(side.logs) >= _LEAST_PROCESSES and len(side.logs) == len(side.ok):
-            distances = np.abs(np.array(side.logs) - np.median(side.logs))
-            deviation = _MAD_TO_SIGMA * float(np.median(distances))
-            measured.update(numbers[index] for index in side.ok)
-            is_far = distances > max(_OUT * deviation, 1e-9)
-            out.update(numbers[index] for index, far in zip(side.ok, is_far.tolist(), strict=True) if far)
+            alike.setdefault((side.readings, side.ok), []).append(side)
+    for (_, ok), sides in alike.items():
+        logs = np.array([side.logs for side in sides])
+        distances = np.abs(logs - np.median(logs, axis=1, keepdims=True))
+        deviations = _MAD_TO_SIGMA * np.median(distances, axis=1, keepdims=True)
+        far_cases = (distances > np.maximum(_OUT * deviations, 1e-9)).sum(axis=0).tolist()
+        numbers = sides[0].numbers
+        for index, count in zip(ok, far_cases, strict=True):
+            measured[numbers[index]] += len(sides)
+            out[numbers[index]] += count
     bad = sorted(process for process, count in out.items() if count > max(measured[process] / 2, _LEAST_CASES - 1))
     if not bad or 5 * len(bad) > len(measured):
         return evidence, []

@@ -22,6 +22,7 @@ class Floor:
     tolerance_percent: float
     source: str
     better: Better = "more"
+    date: str = ""  # the day on which this project measured it, empty for a figure of others
 
     def is_of(self, model: str, case_id: str) -> bool:
         """Return whether this is the floor of the case on a model of GPU, by its patterns."""

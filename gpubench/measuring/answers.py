@@ -27,15 +27,15 @@ def agree_alone(value: T) -> T:
 
 
 def overwrite(task: Task, device: OpenDevice) -> None:
-    """Poison the outputs of every stage, each array once, and then what the task itself overwrites."""
+    """Let the task poison what it overwrites itself, and then poison the outputs of every stage, each array once."""
+    task.poison()  # before the outputs, so that no work done there remains
     outputs = {id(array): array for stage in task.stages.values() for array in stage.outputs}
     poison(device, outputs.values())
-    task.poison()
 
 
 UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
-_ELEMENTS = 3  # elements that are corrupted, one at a time, before a check counts as dead
-_DRAWS = 30  # places that are tried, because some outputs or parts of them are not written
+_ELEMENTS = 3  # elements of each output that are corrupted, one at a time, before a check counts as dead
+_DRAWS = 5  # places that are tried for each, because some outputs or parts of them are not written
 # What a check may raise on a wrong value that it, or a decoder, does not expect.
 _FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -81,43 +81,62 @@ class AnswerChecks:
         return observations
 
     def is_dead(self) -> bool:
-        """Return whether nothing is checked: there is no check, or it passes with a corrupted element of an output.
+        """Return whether nothing is checked: there is no check, or it passes with a corrupted output or an old answer.
 
-        The outputs must hold their answers. A case without declared outputs has nothing to corrupt."""
+        The outputs must hold the answers of the present inputs. Afterwards the other inputs are in place."""
         if self.task.check is no_values:
             return not all(stage.checked for stage in self.task.stages.values())
+        return self._takes_corrupted() or self._takes_earlier_answer()
+
+    def _takes_earlier_answer(self) -> bool:
+        """Change the inputs, and return whether the check passes with the answers of the inputs before."""
+        changes = self._input_changes()
+        for change in changes:
+            change()
+        return bool(changes) and not self._refuses()
+
+    def _input_changes(self) -> dict[Callable[[], object], None]:
+        return dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
+
+    def _takes_corrupted(self) -> bool:
+        """Return whether the check passes with one corrupted element, in up to three places of each output."""
         outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
-        for _ in range(_DRAWS if outputs else 0):
-            output = outputs[int(self._rng.integers(len(outputs)))]
+        for index in [*self._rng.permutation(len(outputs))] * _ELEMENTS:  # some outputs are intermediate results
+            element = self._written_element(outputs[index])
+            corrupted += element is not None
+            if element is not None and self._finds(element):
+                return False
+        return corrupted > 0
+
+    def _written_element(self, output: Any) -> Any | None:
+        """Return a random element of an array as an array of one element; None if none of some holds an answer."""
+        for _ in range(_DRAWS):
             place = tuple(int(self._rng.integers(size)) for size in output.shape)
             element = output[tuple(slice(index, index + 1) for index in place)]
-            if not self._is_written(element):
-                continue
-            corrupted += 1
-            if self._finds(element):
-                return False
-            if corrupted == _ELEMENTS:
-                return True
-        return False
+            if self._is_written(element):
+                return element
+        return None
 
     def _is_written(self, element: Any) -> bool:
         """Return whether the element has another value than `poison` gives."""
         return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
 
     def _finds(self, element: Any) -> bool:
-        """Return whether the check fails while every bit of the element is set, or flipped if it is a whole number."""
-        kept, bits = element.copy(), element.view(f"i{min(element.itemsize, 8)}")
-        if element.dtype.kind in "fc":
-            bits.fill(-1)
-        else:
-            bits ^= -1
+        """Return whether the check fails while every bit of the element is set, as `poison` does."""
+        kept = element.copy()
+        element.view(f"i{min(element.itemsize, 8)}").fill(-1)
+        try:
+            return self._refuses()
+        finally:
+            element[...] = kept
+
+    def _refuses(self) -> bool:
+        """Return whether the check finds a fault in the outputs as they are."""
         try:
             values = observed("the check", self.task.check()).values()
         except _FINDINGS:
             return True
-        finally:
-            element[...] = kept
         return not all(math.isfinite(value.value) for value in values if isinstance(value, Observed))
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
@@ -142,9 +161,7 @@ class AnswerChecks:
 
         A call that writes nothing is found, and one that returns an earlier answer."""
         is_first, self._is_first = self._is_first, False
-        for other_input in (
-            () if is_first else dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
-        ):
+        for other_input in () if is_first else self._input_changes():
             self._device.synchronize()
             self._agree(None)  # no rank reads the present input any more
             other_input()

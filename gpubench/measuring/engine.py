@@ -14,7 +14,7 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.authoring import checks
-from gpubench.authoring.task import Observed, Profile, Stage, Task, observed, observed_series
+from gpubench.authoring.task import Observed, Profile, Stage, Task, nothing, observed, observed_series
 from gpubench.base import units
 from gpubench.base.errors import GateTimedOut, Skip, SuiteError, Untrustworthy
 from gpubench.measuring import boundary
@@ -55,6 +55,7 @@ class TimedSeries:
     probed: dict[str, list[Observed]] = field(default_factory=dict)
     warmup_s: float = 0.0
     batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
+    uncounted_s: float = math.inf  # the least time by which a batch was longer by the host's clock
     stop: str = ""
     checks: int = 0  # calls of this series whose answers were checked
 
@@ -131,8 +132,14 @@ PARANOID = "paranoid"  # the label of figures whose every batch was checked, beh
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
+_TRIES_OF_PASSES = 4
+_MANY_ATTEMPTS = 5  # other programs may delay the processor several times
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
+_UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
 _GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
+_LEAST_QUARTER, _LEAST_BATCH_S = 2, 5e-5  # calls and seconds beside which the cost of a batch itself is small
+_MOST_OF_QUARTER = 0.75  # the share of a batch's time that shows that a quarter of its calls do the work of all
+_SINGLE_CALLS, _SINGLE_S = 32, 0.01  # the most calls and seconds in which idle calls are looked for one by one
 _NEIGHBOURS = 9  # samples whose spread lowers it
 _LAUNCH_S = 1.4e-6  # an empty kernel behind the gate of an H200 (gpubench.knowledge.launches)
 _COLD_BATCH = 8  # flushes are long: a few cold calls already fill a sample
@@ -212,13 +219,28 @@ class Engine:
         allowed_s = _CHECK_SHARE * self._policy.budget_s
         return AnswerChecks(task, self._device, self._agree, self._rng, allowed_s, self._limits)
 
-    def _time_batch(self, timed: TimedSeries, calls: int) -> float:
+    def _time_batch(self, timed: TimedSeries, calls: int, call: Callable[[], object] | None = None) -> float:
         """Return the median seconds per call of a batch of `calls` calls that is no sample; NaN if it was disturbed."""
+        if call is not None:
+            timed = replace(timed, call=call)
         try:
             seconds = stats.median(self._time(timed, calls, timed.gated).device)
         except GateTimedOut:
             return math.nan
         return math.nan if self._read_watches()[0] else seconds
+
+    def _time_singly(self, timed: TimedSeries) -> Sequence[float]:
+        """Return the seconds of each call of some in a row; none if a graph holds the calls, or the gate opened."""
+        is_each = timed.mode != "graph" and "each" in self._device.traits.modes
+        if timed.stage.clock != "device" or not is_each or not timed.values:
+            return ()
+        calls = timed.calls
+        if self._agree is agree_alone and not timed.stage.max_calls:
+            calls = max(calls, int(_SINGLE_S / min(timed.values)))
+        try:
+            return self._time(replace(timed, mode="each"), min(calls, _SINGLE_CALLS), timed.gated).device
+        except GateTimedOut:
+            return ()
 
     def _modes_of(self, stage: Stage) -> Iterator[tuple[SeriesMode, Callable[[], object]]]:
         """Yield each mode in which the stage is timed on this device, which may be none, with the function to call."""
@@ -266,13 +288,26 @@ class Engine:
             if not stop and self._agree(not is_each and checking.is_due(elapsed_s)):
                 begin += checking.make(elapsed_s)
                 self._limits.sampling(timed.label, timed.batch_s)
+        self._check_clock(timed)
         self._check_waited(timed)
+        self._check_calls(timed)
         self._check_passes(timed)
         if not is_each:
             checking.finish()
         timed.checks = len(timed.values) if stage.checked else checking.made
         self._drop_first(timed, self._agree(policy.transient(timed.values)))
         return timed
+
+    def _check_clock(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if every batch took longer than the device measured and the host needed to queue it."""
+        stage, batch_s = timed.stage, timed.calls * min(timed.values, default=math.inf)
+        is_counted = stage.clock == "device" and timed.mode in ("hot", "rotated") and stage.lead is nothing
+        if self._agree(is_counted and timed.uncounted_s > max(_BEYOND * batch_s, _UNCOUNTED_S)):
+            raise Untrustworthy(
+                "device-clock",
+                f"{timed.label}: a batch of {units.quantity(batch_s, 's')} takes at least "
+                f"{units.quantity(timed.uncounted_s, 's')} more by the host's clock: the device's clock runs slow",
+            )
 
     def _check_waited(self, timed: TimedSeries) -> None:
         """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
@@ -294,23 +329,33 @@ class Engine:
             f"{units.quantity(batch_s, 's')}: the call queues work that the timed stream does not wait for",
         )
 
+    def _check_calls(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if a quarter of a batch takes three quarters of its time, five times in a row."""
+        quarter, batch_s = timed.calls // 4, timed.calls * max(timed.values[-_NEIGHBOURS:], default=0.0)
+        is_short = quarter < _LEAST_QUARTER or batch_s < _LEAST_BATCH_S
+        if is_short or timed.stage.clock != "device" or self._agree is not agree_alone:  # a rank may be late by far
+            return
+        for _ in range(_MANY_ATTEMPTS):
+            if not quarter * self._time_batch(timed, quarter) > _MOST_OF_QUARTER * batch_s:
+                return
+        raise Untrustworthy(
+            "dropped-calls", f"{timed.label}: {quarter} calls take nearly as long as {timed.calls}: calls are left out"
+        )
+
     def _check_passes(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in two tries of three."""
+        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in three tries of four."""
         if timed.stage.doubled is None or timed.stage.clock != "device":
             return
-        doubled = replace(timed, call=timed.stage.doubled)
         near = timed.values[-_NEIGHBOURS:] or [math.nan]
-        limit = min(_GROWTH, 2 * min(near) / max(near))
+        limit = min(_GROWTH, 2 * min(near) / stats.median(near))  # other work only lengthens samples
         launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
         growths: list[float] = []
-        while len(growths) < _ATTEMPTS and sum(growth >= limit for growth in growths) < 2:
-            once_s = np.fmin(
-                self._time_batch(timed, timed.calls), min(near)
-            )  # a slow moment makes no growth seem small
-            twice_s = self._time_batch(doubled, timed.calls)
+        while len(growths) < _TRIES_OF_PASSES and sum(growth >= limit for growth in growths) < 2:
+            once_s = np.fmin(self._time_batch(timed, timed.calls), min(near))  # slow moments make no growth seem small
+            twice_s = self._time_batch(timed, timed.calls, timed.stage.doubled)
             growths.append(self._agree((twice_s - launch_s) / (once_s - launch_s)))
         small = [growth for growth in growths if growth < limit]
-        if len(small) >= 2:
+        if len(small) >= _TRIES_OF_PASSES - 1:
             message = (
                 f"a call with twice the passes takes {max(small):.2f} times as long, at least {limit:.2f} is expected"
             )
@@ -318,9 +363,9 @@ class Engine:
 
     def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
         """Return the checks of one series; in the smoke tier a single one is enough."""
-        time_calls = partial(self._time_batch, timed)
+        times = partial(self._time_batch, timed), partial(self._time_singly, timed)
         is_brief = self._policy.least_s == 0
-        return SeriesChecks(answers, timed, self._device, self._agree, self._rng, time_calls, is_brief)
+        return SeriesChecks(answers, timed, self._device, self._agree, self._rng, *times, is_brief)
 
     def _check_count(self, values: int) -> None:
         """Raise SuiteError if a case yields more values than a record holds."""
@@ -430,12 +475,16 @@ class Engine:
         timed.batches += 1
         if timed.stage.rest_s:
             self._device.rest(timed.stage.rest_s)
+        start = self._device.now()
         try:
-            return [self._time(timed, timed.calls, timed.gated)]
+            timing = self._time(timed, timed.calls, timed.gated)
         except GateTimedOut:
             self._discard("gate")
             timed.count_discard("gate")
             return []
+        elapsed_s, queued_s = self._device.now() - start, timing.host if self._device.traits.is_gpu else 0.0
+        timed.uncounted_s = min(timed.uncounted_s, elapsed_s - timed.calls * (sum(timing.device) + queued_s))
+        return [timing]
 
     def _discard(self, reason: str) -> None:
         self._discarded[reason] = self._discarded.get(reason, 0) + 1

@@ -71,20 +71,26 @@ def change_points(values: Sequence[float] | Floats) -> list[int]:
     return [first for first, _ in parts[1:]]
 
 
-# tests/studies/history_simulation.py sets the prices, _COINCIDENCE and the prior.
+# tests/studies/history_simulation.py sets the prices, the margins and _COINCIDENCE.
 LEAST_RUNS = 9  # the shortest series that can be divided, into five values and four
 _LEAST_DRIFT = 12  # the fewest values of a drift, because a line fits fewer values too easily
-_STEP_PRICE, _DRIFT_PRICE = 20.0, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_STEP_PRICE, _DRIFT_PRICE = 18.5, 12.0  # the likelihood ratio (2·log) that a step or a drift must gain
+_SEASON_MARGIN = 4.0  # for each step: the likelihood ratio that it must gain over a slow swing
+_SPREAD_MARGIN = 8.0  # the likelihood ratio that a step must gain over a change of the spread alone
+_LARGEST_GROWTH = 9.0  # of the variance, where the spread changes
+_STATE_GAP, _STATE_SWITCHES = 5.0, 3  # least distance of states, in deviations of the values; least switches
+_STATE_UNREST = 3.0  # variance of all values of a state over the variance of neighbours
 _PLACE_PARAMETERS = 1.5  # parameters that a step has more than a drift, because its place is searched
 _COINCIDENCE = 5e-5  # the largest accepted probability that a level was drawn from its neighbour's values
-_SPREAD_ERRORS = 4.0  # standard errors by which two levels differ at least
 _TREND_SCORE = 3.5  # Mann-Kendall, in standard deviations: p < 0.0005
 _MOST_STRETCHES = (4, 8, 16, 32)  # limits that are tried in turn, the next one only if all stretches were needed
 _MOST_DRIFTS = 2
 _WINDOW = 5  # values: two outliers in a row are cut to the median of their window, three are a level
 _OUTLIER = 2.6  # standard deviations from the median of the window
 _LOCAL_TO_SIGMA = 2.02  # a normal sample's sigma over its median distance from the median of the window; simulated
-_PRIOR_CORRELATION, _PRIOR_WEIGHT = 0.3, 20  # correlation of neighbouring runs; weight of this prior in runs
+_CORRELATIONS = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 0.9])[:, None]  # correlations of neighbouring runs that are tried
+_FITTED = 4  # values that a fit uses up, so that short series gain less
+_FEWEST_SWINGS, _SHORTEST_SWING = 0.75, 8  # periods in the series; runs of a period
 _RESOLUTION = 1e-5  # relative to the median; smaller differences are rounding
 _NORMAL_975 = 1.959963984540054  # Φ⁻¹(0.975)
 
@@ -93,11 +99,14 @@ _Starts = dict[tuple[int, int], tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The values from `start` to before `end`, which stay at one level or drift along a line."""
+    """The values from `start` to before `end`, which stay at one level, drift along a line, or alternate.
+
+    `switches` are the indices at which values that alternate between two levels go to the other one."""
 
     start: int
     end: int
     is_drift: bool = False
+    switches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +119,10 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A division of a series of n values into stretches, with its fit.
-
-    `errors` is n·log(sum of squared residuals), and `independence` the share of values that count as independent."""
+    """A division of a series into stretches with its fit; `deviance` is −2·log of the likelihood of its residuals."""
 
     stretches: tuple[Stretch, ...]
-    errors: float
-    independence: float
+    deviance: float
 
     @property
     def drifts(self) -> int:
@@ -132,7 +138,7 @@ class _Division:
 
     def gain_of(self, other: _Division) -> float:
         """Return the likelihood ratio (2·log) that `other` gains over this division, less the difference in price."""
-        return other.independence * (self.errors - other.errors) - (other.price - self.price)
+        return self.deviance - other.deviance - (other.price - self.price)
 
 
 def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
@@ -141,44 +147,88 @@ def stretches(values: Sequence[float] | Floats) -> tuple[Stretch, ...]:
     The function may be called again after every new value. Series with fewer than 9 values (LEAST_RUNS) are one level.
     A division is accepted only if its likelihood ratio exceeds a bound that chance reaches, over all tests of a series
     of 100 values, in about 5 % of series at most (Hawkins, Qiu & Kang, The Changepoint Model for Statistical Process
-    Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Dynamic programming
+    Control, Journal of Quality Technology 35(4), 2003, who also take their bounds from simulation). Steps that lead
+    back and forth between two levels at least three times are one stretch, which alternates. Dynamic programming
     finds the best division into each number of parts (Jackson et al., An Algorithm for Optimal Partitioning of Data on
     an Interval, IEEE Signal Processing Letters 12(2), 2005). Up to two outliers in a row are replaced by a bound near
     the median around them (Hampel, Journal of the American Statistical Association 69(346), 1974)."""
     data = np.asarray(values, dtype=float)
+    data = data / (np.abs(data).max(initial=0.0) or 1.0)  # so that no square is too large
     accepted: tuple[Stretch, ...] = (Stretch(0, len(data)),)
     if len(data) < LEAST_RUNS:
         return accepted
     for most in _MOST_STRETCHES:
-        divisions = _divisions(data, most)
-        accepted = _accepted_stretches(data, divisions)
-        errors = [division.errors for division in divisions if not division.drifts]
-        if len(accepted) < most and errors[-3:][0] - errors[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
+        divisions, season = _divisions(data, most)
+        accepted = _accepted_stretches(data, divisions, season)
+        steps = [division.deviance for division in divisions if not division.drifts]
+        if len(accepted) < most and steps[-3:][0] - steps[-1] < 2 * _STEP_PRICE:  # two more steps gain too little
             break
-    return accepted
+    return _with_states(data, accepted)
 
 
-def _accepted_stretches(data: Floats, divisions: Sequence[_Division]) -> tuple[Stretch, ...]:
+def _with_states(data: Floats, parts: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
+    """Return the stretches, the longest rows of levels that alternate joined."""
+    rows = itertools.combinations(range(len(parts) + 1), 2)
+    for first, last in sorted(rows, key=lambda row: row[0] - row[1]):
+        if not any(part.is_drift for part in parts[first:last]):
+            start, end = parts[first].start, parts[last - 1].end
+            if switches := tuple(start + place for place in _switches(data[start:end])):
+                joined = Stretch(start, end, switches=switches)
+                return (*_with_states(data, parts[:first]), joined, *_with_states(data, parts[last:]))
+    return parts
+
+
+def _switches(values: Floats) -> list[int]:
+    """Return the places at which values go from one of two levels to the other; none unless they come and go."""
+    # The two groups with the least squares have these levels. A value that is close to neither is no switch, and each
+    # level must be visited twice for two values or more, because a single value may be an outlier.
+    ordered, count = np.sort(values), len(values)
+    if count < LEAST_RUNS:
+        return []
+    sums, sizes = np.cumsum(ordered)[LEAST - 1 : count - LEAST], np.arange(LEAST, count - LEAST + 1)
+    cut = sizes[np.argmax(sums**2 / sizes + (ordered.sum() - sums) ** 2 / (count - sizes))]
+    levels = np.array([np.median(ordered[:cut]), np.median(ordered[cut:])])
+    gap, rounding = levels[1] - levels[0], _RESOLUTION * abs(float(levels[0]))
+    distances = np.abs(values[:, None] - levels)
+    nearest = np.minimum(distances.min(axis=1), gap / 2)
+    if gap < _STATE_GAP * (math.sqrt((nearest**2).mean()) + rounding):
+        return []
+    close = np.flatnonzero(nearest < gap / 4)
+    states = distances[close].argmin(axis=1)
+    switches = (np.flatnonzero(np.diff(states)) + 1).tolist()
+    visits = [states[first] for first, after in itertools.pairwise([0, *switches, len(states)]) if after - first > 1]
+    if sum(before != after for before, after in itertools.pairwise(visits)) < _STATE_SWITCHES:
+        return []
+    offsets = values[close] - levels[states]
+    noise = np.diff(offsets)[np.diff(states) == 0].var() / 2 + rounding**2
+    return close[switches].tolist() if offsets.var() < _STATE_UNREST * noise else []  # else there are more levels
+
+
+def _accepted_stretches(data: Floats, divisions: Sequence[_Division], season: float) -> tuple[Stretch, ...]:
     """Return the stretches of the accepted division; `divisions[0]` must be the single level."""
     current = divisions[0]
     while True:
         dearer = [division for division in divisions if division.price > current.price]
         candidates = sorted(dearer, key=current.gain_of, reverse=True)
         for division in candidates:
-            if current.gain_of(division) > 0 and _is_distinct(division, divisions) and _is_significant(data, division):
+            if (
+                current.gain_of(division) > 0
+                and _is_distinct(division, divisions, season)
+                and _is_significant(data, division)
+            ):
                 current = division
                 break
         else:
             return current.stretches
 
 
-def _is_distinct(division: _Division, divisions: Sequence[_Division]) -> bool:
+def _is_distinct(division: _Division, divisions: Sequence[_Division], season: float) -> bool:
+    """Return whether no division with other drifts, and no season of this deviance, explains the series as well."""
     place = _PLACE_PARAMETERS * math.log(division.stretches[-1].end)
+    steps = sum(not (before.is_drift or after.is_drift) for before, after in itertools.pairwise(division.stretches))
     rivals = [rival for rival in divisions if rival.parts == division.parts and rival.drifts != division.drifts]
-    return all(
-        min(division.independence, rival.independence) * (rival.errors - division.errors)
-        > place * max(rival.drifts - division.drifts, 0)
-        for rival in rivals
+    return season - division.deviance > _SEASON_MARGIN * steps and all(
+        rival.deviance - division.deviance > place * max(rival.drifts - division.drifts, 0) for rival in rivals
     )
 
 
@@ -193,10 +243,21 @@ def _is_significant(data: Floats, division: _Division) -> bool:
 
 
 def _exceeds_spread(data: Floats, before: Stretch, after: Stretch) -> bool:
-    """Return whether two levels differ by more than four standard errors, each with its own spread."""
-    parts = [data[part.start : part.end] for part in (before, after)]
-    error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in parts))
-    return abs(float(parts[1].mean() - parts[0].mean())) > _SPREAD_ERRORS * error
+    """Return whether two levels of one spread explain the values better than one level whose spread grows."""
+    # the spread may grow at any value, and at most threefold
+    parts = [data[before.start : before.end], data[after.start : after.end]]
+    if len(parts[0]) < len(parts[1]):  # the longer part has the level, and comes first
+        parts = [parts[1][::-1], parts[0][::-1]]
+    values, count = np.concatenate(parts), sum(map(len, parts))
+    rounding = (_RESOLUTION * float(np.median(data))) ** 2 + np.finfo(float).tiny
+    sums = np.cumsum((values - parts[0].mean()) ** 2 + rounding)
+    narrow = np.arange(LEAST, count - LEAST + 1)
+    spread = sums[narrow - 1] / narrow
+    growth = (sums[-1] - sums[narrow - 1]) / (count - narrow) / spread
+    allowed = np.clip(growth, 1.0, _LARGEST_GROWTH)
+    one_level = count * np.log(spread) + (count - narrow) * (np.log(allowed) + growth / allowed - 1)
+    one_spread = count * math.log(sum(len(part) * float(part.var()) for part in parts) / count + rounding)
+    return bool(one_level.min() - one_spread > _SPREAD_MARGIN)
 
 
 def _coincidence(before: Floats, after: Floats) -> float:
@@ -210,18 +271,40 @@ def _coincidence(before: Floats, after: Floats) -> float:
     return min(chances)
 
 
-def _divisions(data: Floats, most: int) -> list[_Division]:
-    """Return the best division of a series for each number of stretches up to `most` and of drifts among them."""
+def _divisions(data: Floats, most: int) -> tuple[list[_Division], float]:
+    """Return the best division for each number of stretches and of drifts, and the deviance of a season."""
+    # the season is the sine wave about one level, of any period that the runs show, that fits them best
     count, cleaned = len(data), _without_outliers(data)
     centred = cleaned - np.median(cleaned)
     scaled = centred / (np.abs(centred).max() or 1.0)
     rounding = count * (_RESOLUTION * abs(float(np.median(data))) / (np.abs(centred).max() or 1.0)) ** 2
-    divisions = []
-    for parts, squares in _best_divisions(scaled, most):
-        residuals = np.concatenate([_residuals(scaled[part.start : part.end], part.is_drift) for part in parts])
-        errors = count * math.log(squares + rounding + np.finfo(float).tiny)
-        divisions.append(_Division(parts, errors, _independence(residuals)))
-    return divisions
+    parts = list(_best_divisions(scaled, most))
+    residuals = [
+        np.concatenate([_residuals(scaled[part.start : part.end], part.is_drift) for part in division])
+        for division in parts
+    ]
+    deviances = _deviances(np.stack([*residuals, *_season_residuals(scaled)], axis=1), rounding)
+    divisions = [_Division(*pair) for pair in zip(parts, deviances[: len(parts)].tolist(), strict=True)]
+    return divisions, float(deviances[len(parts) :].min())
+
+
+def _season_residuals(data: Floats) -> Iterator[Floats]:
+    count = len(data)
+    for swings in np.arange(_FEWEST_SWINGS, max(count / _SHORTEST_SWING, 1.0) + 0.25, 0.25):
+        angles = 2 * math.pi * swings / count * np.arange(count)
+        terms = np.stack([np.ones(count), np.cos(angles), np.sin(angles)], axis=1)
+        yield data - terms @ np.linalg.lstsq(terms, data, rcond=None)[0]
+
+
+def _deviances(residuals: Floats, rounding: float) -> Floats:
+    """Return −2·log of the likelihood of each column, as an autoregressive process of the best correlation."""
+    # a wander that correlation explains gains nothing from steps (Shi et al., Journal of Climate 35(19), 2022)
+    cross = (residuals[1:] * residuals[:-1]).sum(axis=0)
+    inner = (residuals[1:-1] ** 2).sum(axis=0)
+    squares = (residuals**2).sum(axis=0) + _CORRELATIONS**2 * inner - 2 * _CORRELATIONS * cross
+    errors = (len(residuals) - _FITTED) * np.log(squares + rounding + np.finfo(float).tiny)
+    deviances: Floats = (errors - np.log(1 - _CORRELATIONS**2)).min(axis=0)
+    return deviances
 
 
 def _without_outliers(data: Floats) -> Floats:
@@ -233,8 +316,8 @@ def _without_outliers(data: Floats) -> Floats:
     return np.clip(data, centres - margin, centres + margin)
 
 
-def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ...], float]]:
-    """Yield the best division for each number of stretches up to `most` and of drifts, with its sum of squares."""
+def _best_divisions(data: Floats, most: int) -> Iterator[tuple[Stretch, ...]]:
+    """Yield the division with the least squares for each number of stretches up to `most` and of drifts among them."""
     count = len(data)
     errors = _squared_errors(data)
     unreached = np.full(count + 1, np.inf)
@@ -250,7 +333,7 @@ def _best_divisions(data: Floats, most: int) -> Iterator[tuple[tuple[Stretch, ..
         best[number, drifts] = np.where(is_drift, squares[1], squares[0])
         starts[number, drifts] = np.where(is_drift, firsts[1], firsts[0]), is_drift
         if math.isfinite(best[number, drifts][count]):
-            yield _traced_stretches(starts, number, drifts, count), float(best[number, drifts][count])
+            yield _traced_stretches(starts, number, drifts, count)
 
 
 def _traced_stretches(starts: _Starts, number: int, drifts: int, end: int) -> tuple[Stretch, ...]:
@@ -281,19 +364,6 @@ def _residuals(part: Floats, is_drift: bool) -> Floats:
     centred: Floats = part - part.mean()
     index = np.arange(len(part)) - (len(part) - 1) / 2
     return centred - index * float(index @ centred / (index @ index)) if is_drift else centred
-
-
-def _independence(residuals: Floats) -> float:
-    """Return the share of values that count as independent: (1 − r)/(1 + r) for the lag-one correlation r.
-
-    r is corrected for its bias (Kendall, Biometrika 41, 1954), moved towards 0.3, as if 20 more runs had shown that,
-    and limited to 0 to 0.9."""
-    count, power = len(residuals), float(residuals @ residuals)
-    lag_one = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
-    correlation = lag_one + (1 + 3 * max(lag_one, 0.0)) / count
-    correlation = (count * correlation + _PRIOR_WEIGHT * _PRIOR_CORRELATION) / (count + _PRIOR_WEIGHT)
-    correlation = min(max(correlation, 0.0), 0.9)
-    return (1 - correlation) / (1 + correlation)
 
 
 def slope(values: Sequence[float] | Floats) -> Slope:

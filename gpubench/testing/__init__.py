@@ -81,17 +81,13 @@ def _is_measuring(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def _gpubench_session(request: pytest.FixtureRequest) -> Iterator[MeasuringSession]:
-    """Yield the device, run file and replicates that the measuring tests of this session share; finish them at the end.
-
-    It skips the tests under several xdist workers, and fails them if an option is invalid or a replicate does not run.
-    """
+    """Yield what the measuring tests of this session share, and finish it at the end."""
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         pytest.skip("gpubench measures one thing at a time: run these tests with -n 0")
     from gpubench.base.errors import GpubenchError
     from gpubench.base.files import path_problem
     from gpubench.testing.fixture import case_of
-    from gpubench.testing.progress import Progress
-    from gpubench.testing.session import MeasuringSession, Options
+    from gpubench.testing.session import MeasuringSession, Options, Progress
 
     option = request.config.option
     options = Options(

@@ -135,10 +135,7 @@ class Gpubench:
             raise pytest.fail.Exception(f"gpubench: {error}", pytrace=False) from None
 
     def _time_and_judge(self, task: Task, case: Case, call: Callable[[], object]) -> Timed:
-        """Time the task as a case and return the timing with its verdict; `call` is called once more for its value.
-
-        It fails the test if the case fails against the baseline, and skips it if the samples cannot be trusted and
-        there is no baseline."""
+        """Time the task, and fail the test if it fails against the baseline or cannot be trusted without one."""
         result = self._session.measure(task, case)
         if result.cause == IMPOSSIBLE:
             pytest.fail(result.reason, pytrace=False)
@@ -151,9 +148,7 @@ class Gpubench:
         return Timed(result, self._session.figure(result), judged.verdict, value)
 
     def _new_case(self, name: str, version: int) -> Case:
-        """Return the case of this timing. Raises UsageError if an earlier timing of this test has the same name.
-
-        `name` is empty for a test with one timing; `version` is the version of the method."""
+        """Return the case of this timing. Raises UsageError if an earlier timing of this test has the same name."""
         if name in self._names:
             raise UsageError(f"{self._item.name} times several calls: give each its own name=…")
         self._names.add(name)
@@ -194,10 +189,7 @@ def _params(callspec: Any) -> Params:
 
 
 def _axis_value(name: str, value: object, index: int) -> str | int | float:
-    """Return a parameter of the test as the value of an axis: a finite number as it is, anything else by name or text.
-
-    `index` is the place of the parameter among its values; with `name` it stands for a text that is longer than 40
-    characters or has an address."""
+    """Return a parameter of the test as the value of an axis: a finite number, a short text, or name and index."""
     if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
         return value if isinstance(value, int) else float(value)
     label = str(getattr(value, "__name__", value))

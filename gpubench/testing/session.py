@@ -8,9 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpubench import plugins
 from gpubench.analysis.figure import Figure
@@ -24,12 +28,12 @@ from gpubench.judging.judge import DECIDED, Finding
 from gpubench.measuring import inventory, plan, stopping, worker
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.recording import Recording, new_manifest
-from gpubench.model import Case, Manifest, Result, Run, Settings, SuiteInfo, Tier
+from gpubench.model import Case, Result, Run, Settings, SuiteInfo, Tier
 from gpubench.model.store import read_run
 from gpubench.plugins.backend import OpenDevice
-from gpubench.testing.progress import Progress
 from gpubench.testing.verdicts import Baseline, BaselineVerdict
 from gpubench.tools import history
+from gpubench.tools.history.recording import record_measured_run
 
 _PLAIN = ("median", "95 % interval", "case")
 _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, interval, verdict, case
@@ -37,9 +41,7 @@ _JUDGED = (*HEADS[2:6], HEADS[0], HEADS[1])  # baseline, candidate, change, inte
 
 @dataclass(slots=True)
 class TimedRow:
-    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case.
-
-    `figure` is None if the result is not ok. `verdict` and `reason` are texts, empty without a baseline."""
+    """One timed case: its result, its figure over all processes, and its finding if the baseline has the case."""
 
     result: Result
     figure: Figure | None
@@ -53,9 +55,7 @@ class TimedRow:
         return self.figure.text if self.figure else self.result.status
 
     def cells(self, is_judged: bool) -> tuple[str, ...]:
-        """Return the cells of the case: median, interval, case, or with `is_judged` the comparison with the baseline.
-
-        The comparison has the heads `_JUDGED`: baseline, candidate, change, interval, verdict, case."""
+        """Return the cells of the case; with `is_judged`, the comparison with the baseline (`_JUDGED`)."""
         labels = f" ({', '.join(self.result.labels)})" if self.result.labels else ""
         case = f"{self.result.case.id}{labels}"
         if not is_judged:
@@ -71,10 +71,7 @@ def _interval(figure: Figure) -> str:
 
 
 def table(rows: Sequence[TimedRow], is_judged: bool) -> list[str]:
-    """Return the lines of the table, then the reasons of inconclusive verdicts, then the next step.
-
-    With `is_judged` the table has the columns of a session with a baseline. A case without a figure has a line with its
-    reason."""
+    """Return the lines of the table, the reasons of cases without a verdict or a figure, and the next step."""
     heads = _JUDGED if is_judged else _PLAIN
     cells = [heads, *(row.cells(is_judged) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -116,19 +113,14 @@ _TAIL = 4  # last lines of an incomplete pytest session that are quoted, because
 
 @dataclass(frozen=True, slots=True)
 class ReplicateStarter:
-    """Starts replicates of a session with the same options.
-
-    `arguments` are arguments of pytest itself; `tier` and `device` (an id) are options of the plugin."""
+    """Starts replicates of a session with the same options."""
 
     arguments: tuple[str, ...]
     tier: str
     device: str
 
     def measure(self, nodes: Sequence[str]) -> Run:
-        """Run the tests of these paths and ids (`/path/test_x.py::test_y`) in a new pytest process; return its run.
-
-        It is not added to the history. Raises UsageError with the last lines of the output if the tests did not run,
-        and FileError if the run file cannot be read."""
+        """Run these tests in a new pytest process, not in the history, and return its run."""
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             out = Path(folder) / "run.jsonl"
             options = ["--gpubench-out", str(out), "--gpubench-tier", self.tier, "--gpubench-device", self.device]
@@ -147,6 +139,48 @@ class ReplicateStarter:
             return read_run(out)
 
 
+class Progress:
+    """Prints the progress while no test ends: one changing line on a terminal, elsewhere a single line."""
+
+    def __init__(self, config: pytest.Config | None = None) -> None:
+        is_quiet = config is None or config.option.verbose < 0
+        self._reporter = None if config is None or is_quiet else config.pluginmanager.getplugin("terminalreporter")
+        self._capture = config.pluginmanager.getplugin("capturemanager") if config else None
+
+    def say(self, text: str, is_last: bool = True) -> None:
+        """Print a line `gpubench: TEXT`; on a terminal, a line that is not the last is replaced by the next one."""
+        if self._reporter is None:
+            return
+        with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
+            _write(self._reporter, f"gpubench: {text}", is_last)
+
+    def count_processes(self, text: str, count: int) -> Iterator[int]:
+        """Yield the numbers from 0 to `count` − 1, one per process, and print `text` with the time left before each."""
+        start = time.monotonic()
+        is_terminal = self._reporter is not None and self._reporter.isatty
+        for done in range(count):
+            if is_terminal:
+                left = f", about {(time.monotonic() - start) / done * (count - done):.0f} s left" if done else ""
+                self.say(f"{text}: process {done + 1} of {count}{left}", is_last=False)
+            elif not done:
+                self.say(f"{text}: {count} {'process' if count == 1 else 'processes'}")
+            yield done
+        if is_terminal and count:
+            self.say(f"{text}: {count} done in {time.monotonic() - start:.0f} s")
+
+
+def _write(reporter: Any, line: str, is_last: bool) -> None:
+    """Write a line past pytest's output; on a terminal, a line that is not the last is replaced by the next."""
+    reporter.ensure_newline()
+    if is_last and not reporter.isatty:
+        reporter.write_line(line)
+    else:
+        reporter.rewrite(line, erase=True)
+        if is_last:
+            reporter.write_line("")
+        reporter.flush()
+
+
 _STRAY_S = 50e-6  # an idle device answers within a few microseconds
 _EMPTY_S = 10e-6  # _MANY empty kernels take some hundred µs, two events without work between them one or two
 _MANY = 64
@@ -155,10 +189,7 @@ _HOW = "docs/your-own-program.md shows how"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line; an empty `device` means the first GPU, or the host without one.
-
-    `out` is the run file to write, None for none. `replicates` is the number of processes in all. `baselines` are names
-    as in `gpubench gate`. `arguments` are the arguments of a replicate's pytest."""
+    """The options of the command line; an empty `device` means the first GPU, or the host without one."""
 
     device: str
     tier: Tier
@@ -174,11 +205,7 @@ def suite_of(node: str) -> str:
 
 
 class MeasuringSession:
-    """The state that the measuring tests of a session share; the first of them creates it.
-
-    `nodes` are the ids of these tests, `root` is the folder that they are relative to, and `cases` are the cases that
-    they will measure. Creating it measures the replicates. It raises UsageError if an option is invalid or a replicate
-    does not run, and FileError if the baseline does not exist."""
+    """The state that the measuring tests of a session share; creating it measures the replicates."""
 
     def __init__(
         self,
@@ -188,9 +215,6 @@ class MeasuringSession:
         cases: Sequence[Case] = (),
         progress: Progress | None = None,
     ) -> None:
-        """Check the options, measure the replicates, and open the device, its watches and the run file.
-
-        The class describes the arguments and the errors; `progress` prints what happens, None for nothing."""
         if options.replicates < 1:
             raise UsageError(f"--gpubench-replicates {options.replicates}: at least 1 is needed")
         if options.out and options.out.exists():
@@ -212,12 +236,12 @@ class MeasuringSession:
         settings = Settings(tuple(dict.fromkeys(map(suite_of, nodes))), (name,), options.tier)
         suites = [SuiteInfo(name, "tests that measure") for name in settings.suites]
         self._manifest = new_manifest(facts, settings, suites, sys.argv)
-        self._file = _SessionRunFile.create(options.out, self._manifest) if options.out else None
+        self._out = options.out
+        sampled = [listed for listed in facts.devices if listed.id in (name, "host")]
+        self._recording = Recording.begin(options.out, self._manifest, sampled) if options.out else None
 
     def _open_baseline(self, options: Options, cases: Sequence[Case]) -> Baseline | None:
-        """Return the baseline that the options name, or None; print how many of the cases have no figure in it.
-
-        Raises FileError if the baseline does not exist, before anything is measured."""
+        """Return the baseline that the options name, or None; print how many of the cases have no figure in it."""
         if not options.baselines:
             return None
         baseline = Baseline(options.baselines, (options.out,) if options.out else ())
@@ -238,11 +262,7 @@ class MeasuringSession:
     # ---- measuring
 
     def measure(self, task: Task, case: Case) -> Result:
-        """Time a task as a case, write its results to the run file, and return the result of this process.
-
-        The results of the replicates are written too. If a check raises AssertionError or WrongAnswer, the case is
-        written as failed, and the error is raised again. Raises UsageError if the call launches its work on another
-        stream."""
+        """Time a task as a case, write all its results, and return this process's; a failed check is raised again."""
         start = time.monotonic()
         plain = Result(case, (self.device.device.id,), "failed", notes=(("process", "pytest"),))
         self.device.enter()
@@ -267,10 +287,7 @@ class MeasuringSession:
             self.device.leave()
 
     def _time(self, task: Task, plain: Result) -> Result:
-        """Time the task and return `plain`, a result without series, completed with its series, labels and window.
-
-        Its status is invalid if the samples cannot be trusted. Raises UsageError if nothing, or not everything, ran on
-        the timed stream, and the errors of the task's check."""
+        """Return `plain` completed with series, labels and window; it is invalid if the samples cannot be trusted."""
         engine = Engine(self.device, stopping.POLICIES[self._manifest.settings.tier], watches=self._watches)
         engine.verify(task)
         self._refuse_strays(task)
@@ -291,9 +308,7 @@ class MeasuringSession:
         return result
 
     def _refuse_strays(self, task: Task) -> None:
-        """Call every stage of the task once and check that the device is then idle outside the timed stream.
-
-        Raises UsageError if more than 50 µs of work is left there, of which only the launch would be timed."""
+        """Raise UsageError if, after each stage, more than 50 µs of work is left outside the timed stream."""
         for stage in task.stages.values():
             stage.call()
         seconds = self.device.elsewhere()
@@ -305,9 +320,7 @@ class MeasuringSession:
             )
 
     def _refuse_empty_batch(self, result: Result) -> None:
-        """Raise UsageError if 64 or more hot calls of a batch took less than 10 µs on a GPU.
-
-        In that case nothing ran on the timed stream."""
+        """Raise UsageError if 64 or more hot calls took less than 10 µs on a GPU: nothing ran on the timed stream."""
         hot = result.series[0]
         seconds = max(hot.values) * hot.calls
         if self.device.traits.is_gpu and hot.mode == "hot" and hot.calls >= _MANY and seconds < _EMPTY_S:
@@ -318,10 +331,7 @@ class MeasuringSession:
             )
 
     def _with_replicates(self, result: Result) -> list[Result]:
-        """Return `result`, then the case's results in the other processes, numbered from 1 and without windows.
-
-        The windows are dropped because the counters of these processes are in other files, whose clocks have another
-        zero."""
+        """Return `result`, then the case's results in the other processes, whose windows are of other clocks."""
         others = [
             replicate_result
             for run in self._others
@@ -333,16 +343,15 @@ class MeasuringSession:
     def _store(self, results: Sequence[Result]) -> None:
         result = results[0]
         self._rows[result.case.id] = TimedRow(result, self.figure(result) if result.status == "ok" else None)
-        if self._file is not None:
-            self._file.write(results)
+        if self._recording:
+            for stored in results:
+                self._recording.result(stored)
+            self._recording.write_sampled()
 
     # ---- judging and showing
 
     def judge(self, result: Result, node: str) -> BaselineVerdict:
-        """Return the verdict on a result of the test with the id `node`; it is empty without a baseline.
-
-        A suspect is measured again in the same number of processes. Raises UsageError if such a process does not run,
-        and FileError if a baseline file cannot be read."""
+        """Return the verdict on a result of the test `node`, empty without a baseline; a suspect is measured again."""
         if self._baseline is None:
             return BaselineVerdict()
 
@@ -367,13 +376,16 @@ class MeasuringSession:
         return Run(self._manifest, tuple(self._with_replicates(result)))
 
     def end(self) -> list[str]:
-        """Finish the run file, add it to the history if one is kept, and return the lines of the terminal's summary.
-
-        Raises FileError if the run file cannot be finished or read."""
+        """Finish the run file, add it to the history if one is kept, and return the lines of the summary."""
         device, rows = self.device.device, tuple(self._rows.values())
         title = f"{device.id}, {device.name}, tier {self._manifest.settings.tier}"
-        lines = table(rows, self.has_baseline)
-        return [title, *lines, *self._decided_line(rows), *(self._file.end() if self._file else ())]
+        lines = [title, *table(rows, self.has_baseline), *self._decided_line(rows)]
+        if self._out and self._recording:
+            self._recording.stop_sampling()
+            self._recording.end()
+            run = read_run(self._out)
+            lines += [f"run file: {self._out}", *run.messages, *record_measured_run(self._out, run)]
+        return lines
 
     def _decided_line(self, rows: Sequence[TimedRow]) -> list[str]:
         """Return a list with one line, the number of decided cases; an empty list if no row has a finding."""
@@ -384,30 +396,3 @@ class MeasuringSession:
         undecided = len(findings) - decided
         line = f"{decided} of {plural(len(findings))} decided against the baseline"
         return [f"warning: {line}: the other {undecided} may be slower" if undecided else line]
-
-
-class _SessionRunFile:
-    """The run file of a session, with the counters that are sampled while it is open."""
-
-    def __init__(self, path: Path, recording: Recording) -> None:
-        self._path = path
-        self._recording = recording
-
-    @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> _SessionRunFile:
-        devices = [manifest.facts.device(name) for name in {*manifest.settings.devices, "host"}]
-        return cls(path, Recording.begin(path, manifest, devices))
-
-    def write(self, results: Iterable[Result]) -> None:
-        for result in results:
-            self._recording.result(result)
-        self._recording.write_sampled()
-
-    def end(self) -> list[str]:
-        """Stop sampling, finish the file, and return lines for the terminal: path, warnings, and a note of the history.
-
-        Raises FileError if the file cannot be finished or read."""
-        self._recording.stop_sampling()
-        self._recording.end()
-        run = read_run(self._path)
-        return [f"run file: {self._path}", *run.messages, *history.record_measured_run(self._path, run)]

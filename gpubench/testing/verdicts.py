@@ -12,21 +12,18 @@ from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import Finding, exit_status
 from gpubench.model import Case, Run
 from gpubench.tools import history
-from gpubench.tools.gating import baselines
+from gpubench.tools.gating import baselines, saved
 from gpubench.tools.gating.gate import GateRequest
 from gpubench.tools.gating.readings import read_all
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineVerdict:
-    """A verdict with its reason, and whether it fails the test; all empty without a baseline.
-
-    `is_decided` is None if the baseline does not have the case, and `finding` too."""
+    """A verdict with its reason, and whether it fails the test; all empty without a baseline."""
 
     verdict: str = ""
     reason: str = ""
     fails: bool = False
-    is_decided: bool | None = None
     finding: Finding | None = None
 
     @property
@@ -45,9 +42,7 @@ class BaselineVerdict:
 
 @dataclass(slots=True)
 class Baseline:
-    """The baseline that --gpubench-baseline names; each run file is read once.
-
-    `names` are run files, folders, saved names or `last:N`, as `gpubench gate` takes them."""
+    """The baseline that --gpubench-baseline names; each run file is read once."""
 
     names: tuple[str, ...]
     own_files: tuple[Path, ...]  # the files of this session, which cannot be its own baseline
@@ -55,10 +50,7 @@ class Baseline:
     _read: dict[tuple[Path, ...], list[Reading]] = field(default_factory=dict)
 
     def judge(self, run: Run, measure_again: Callable[[], Sequence[Run]]) -> BaselineVerdict:
-        """Return the verdict of the regression gate on a run of one case; `new` if the baseline does not have the case.
-
-        `measure_again` is called for a suspect and returns runs of the case, one per process, in the same number as the
-        first time. Raises FileError if a file of the baseline cannot be read."""
+        """Return the gate's verdict on a run of one case; for a suspect, `measure_again` returns further runs."""
         case = run.results[0].case
         before = self._evidence(run, case)
         if not before.sides:
@@ -76,20 +68,17 @@ class Baseline:
         (finding, *_) = judgement.findings
         reason = finding_text.explanation(finding).replace(" --replicates", " --gpubench-replicates")
         fails = exit_status(judgement, self._asked.policy.strict, allow_undecided=True) != 0
-        return BaselineVerdict(str(finding.verdict), reason, fails, judgement.decided > 0, finding)
+        return BaselineVerdict(str(finding.verdict), reason, fails, finding)
 
     def refuse_missing(self) -> None:
         """Check that the baseline exists, without reading it. Raises FileError if it does not."""
-        if baselines.needs_cases(self.names) and not (place := history.default_place()).exists():
+        if saved.needs_cases(self.names) and not (place := history.default_place()).exists():
             raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
-        baselines.find_files([word for word in self.names if not baselines.needs_cases([word])], [], self.own_files)
+        saved.check(self.names)
 
     def cases_without_figure(self, cases: Sequence[Case]) -> list[Case]:
-        """Return the cases without a figure in the baseline.
-
-        The result is empty if the files of the baseline depend on the measured case (`last:N`), which is not known yet.
-        Raises FileError if a file of the baseline cannot be read."""
-        if baselines.needs_cases(self.names):
+        """Return the cases without a figure in the baseline; none if `last:N` depends on the measured case."""
+        if saved.needs_cases(self.names):
             return []
         timed = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
         named = {
@@ -111,10 +100,7 @@ class Baseline:
         return self._read[files]
 
     def _evidence(self, run: Run, case: Case) -> Evidence:
-        """Return the evidence of `case` in the baseline's run files; each file is one session.
-
-        `run` is the candidate's run. A baseline `last:N` uses only files of its fingerprint and tier. A file without
-        the case gives a session without a process."""
+        """Return the evidence of `case` in the baseline's run files, one session each; `run` is the candidate's."""
         kind = fingerprint(run.manifest.facts, run.results[0].devices).id
         wanted = baselines.CaseInHistory(case.id, case.version, run.manifest.settings.tier, kind)
         return Evidence(

@@ -10,11 +10,8 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpubench.base.errors import FileError
-
 _GPU_CLASSES = ("0x03", "0x12")  # PCI: display controllers and processing accelerators
 _MOST_BYTES = 65536  # the most bytes read from one file
-_MOST_UNPACKED_BYTES = 64 * 2**20  # bytes of an unpacked archive
 # Files of a GPU of any vendor, and of amdgpu (kernel documentation, "amdgpu driver", "sysfs"); `*` is anything.
 _DEVICE_FILES = (
     "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class", "numa_node", "current_link_*",
@@ -41,9 +38,7 @@ _BLANKED_LINES = re.compile(rb"^(unique_id|hive_id|platform_oem|platform_id) .*$
 
 
 def device_files(root: Path = Path("/")) -> dict[str, bytes]:
-    """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked.
-
-    `root` is `/` or the folder of an unpacked archive."""
+    """Return the content of the files that describe the GPUs, by path below `root`, with serial numbers blanked."""
     contents: dict[str, bytes] = {}
     for path in _listed_files(root):
         content = _read_content(path)
@@ -83,9 +78,7 @@ def _blank_identifiers(name: str, content: bytes) -> bytes:
 
 
 def archive(entries: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar archive of `entries`, the content of each file by its path in the archive.
-
-    The same entries give the same bytes."""
+    """Return a gzipped tar archive of `entries` by path; the same entries give the same bytes."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in sorted(entries.items()):
@@ -93,20 +86,3 @@ def archive(entries: Mapping[str, bytes]) -> bytes:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return packed.getvalue()
-
-
-def unpack(packed: bytes, folder: Path) -> None:
-    """Write the files of a gzipped tar archive below `folder`.
-
-    Raises FileError if the archive is damaged, larger than 64 MiB unpacked, or has a path that leads out of
-    `folder`, or if a file cannot be written."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
-            members = tar.getmembers()
-            if sum(member.size for member in members) > _MOST_UNPACKED_BYTES:
-                raise FileError(
-                    f"the bundle is larger than {_MOST_UNPACKED_BYTES // 2**20} MiB: it is no bundle of gpubench"
-                )
-            tar.extractall(folder, members, filter="data")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise FileError(f"not a bundle of gpubench: {error}") from error

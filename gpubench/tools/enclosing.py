@@ -6,7 +6,6 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -92,16 +91,8 @@ _LAUNCHES = 20  # launches of a case that ncu profiles: it runs each several tim
 _NO_GATE = "regex:^(?!gate$)"
 
 
-class Tool(StrEnum):
-    """A profiler of a vendor, by the name of its command."""
-
-    NCU = "ncu"
-    NSYS = "nsys"
-    ROCPROF = "rocprof"
-
-
-def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
-    """Return the program and the arguments that run the only case of a plan under a profiler.
+def command(tool: str, plan: Plan, suite_names: Sequence[str]) -> list[str]:
+    """Return the program and the arguments that run the only case of a plan under `ncu`, `nsys` or `rocprof`.
 
     The profile is written to a file or folder named after the case."""
     cases = list(dict.fromkeys(job.case.id for job in plan.jobs))
@@ -113,11 +104,12 @@ def command(tool: Tool, plan: Plan, suite_names: Sequence[str]) -> list[str]:
     (case,) = cases
     slug = re.sub(r"[^A-Za-z0-9]+", "-", case).strip("-")
     run = _run_command(plan.settings, case, suite_names, slug)
-    if tool is Tool.NCU:
-        included = ["--nvtx", "--nvtx-include", f"{_escaped_range(case)}/"]
+    if tool == "ncu":
+        escaped = re.sub(r"([\[\]/@,*()\\])", r"\\\1", case)  # Nsight Compute CLI, NVTX filtering
+        included = ["--nvtx", "--nvtx-include", f"{escaped}/"]
         launches = ["--kernel-name", _NO_GATE, "--launch-count", str(_LAUNCHES)]
         return ["ncu", "--target-processes", "all", *included, *launches, "--set", "full", "-f", "-o", slug, *run]
-    if tool is Tool.NSYS:
+    if tool == "nsys":
         return ["nsys", "profile", "--trace", "cuda,nvtx", "-f", "true", "-o", slug, *run]
     return ["rocprofv3", "--kernel-trace", "--memory-copy-trace", "--marker-trace", "-d", slug, "--", *run]
 
@@ -129,8 +121,3 @@ def _run_command(settings: Settings, case: str, suite_names: Sequence[str], slug
     gpubench = str(Path(sys.executable).parent / "gpubench")
     program = [gpubench] if Path(gpubench).exists() else [sys.executable, "-P", "-m", "gpubench"]
     return [*program, "run", *suite_names, *devices, "--tier", settings.tier, "--filter", case, "--out", out]
-
-
-def _escaped_range(name: str) -> str:
-    """Return the name of an NVTX range with ncu's special characters escaped (Nsight Compute CLI, NVTX filtering)."""
-    return re.sub(r"([\[\]/@,*()\\])", r"\\\1", name)

@@ -1,25 +1,21 @@
 """Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
-Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
-have only the properties that the tool printed.
+Facts that the output does not state are missing: such a run has no tier and no counters, and its devices have only the
+properties that the tool printed. Its start is the time at which its oldest file was last written."""
 
-Count the processes on a device, as the collector of its vendor lists them."""
-
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubench import __version__, plugins
 from gpubench.base import units
-from gpubench.base.errors import BadOutput, FileError, GpubenchError, UsageError
+from gpubench.base.errors import BadOutput, FileError, UsageError
 from gpubench.base.files import open_to_read
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
 from gpubench.model.disk import as_file_errors
 from gpubench.model.record import Malformed, decode, encode
-from gpubench.plugins.collector import Collector, ListsProcesses
 from gpubench.plugins.importer import Imported, Importer
 
 # The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
@@ -32,11 +28,14 @@ UNNAMED = "unnamed"  # a case whose output does not say what it measured
 
 @dataclass(frozen=True, slots=True)
 class ImportedFile:
-    """A file of another tool: its path, the name of the importer that read it, and the content that it read."""
+    """A file of another tool: its path, the name of the importer that read it, and the content that it read.
+
+    `written_at` is when the file was last written, in seconds since 1970."""
 
     path: Path
     tool: str
     content: Imported
+    written_at: float = 0.0
 
 
 def read(path: Path, tool: str | None = None) -> ImportedFile:
@@ -50,7 +49,7 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
     try:
         if not importer.accepts(text):
             raise BadOutput(f"this is not an output of {tool}")
-        return ImportedFile(path, name, _check_storable(importer.read(text)))
+        return ImportedFile(path, name, _check_storable(importer.read(text)), path.stat().st_mtime)
     except BadOutput as error:
         raise FileError(f"{path}: {name}: {error}") from error
 
@@ -98,15 +97,13 @@ def gpu_is_unstated(source: ImportedFile) -> bool:
     """Return whether the user should name the GPU: a figure has a peak to compare with, but no GPU is stated."""
     unstated = {device.id for device in source.content.devices if device.name == _UNSTATED}
     return any(
-        result.devices[0] in unstated and any(series.limit for series in result.series)
+        unstated & set(result.devices) and any(series.limit for series in result.series)
         for result in source.content.results
     )
 
 
 def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
-    """Return the imported file with this GPU name for each device without a name.
-
-    Raises UsageError if the output states the names of all devices."""
+    """Return the imported file with this GPU name for each device without a name."""
     devices = source.content.devices
     if not any(device.name == _UNSTATED for device in devices):
         raise UsageError(f"--gpu: {source.path} states its devices: {', '.join(device.name for device in devices)}")
@@ -115,12 +112,12 @@ def with_gpu_name(source: ImportedFile, name: str) -> ImportedFile:
 
 
 def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
-    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate.
-
-    `argv` is the command line of gpubench for the record."""
+    """Return the imported files as one run; a case that occurs again on the same devices is its next replicate."""
     _check_at_most_one_unnamed(sources)
     _check_devices(sources)
     manifest = _make_manifest([source.content for source in sources], argv)
+    written_at = min(source.written_at for source in sources)
+    manifest = replace(manifest, started=datetime.fromtimestamp(written_at, UTC).isoformat(timespec="seconds"))
     try:
         _check_record(manifest, "all files together")
     except BadOutput as error:
@@ -204,15 +201,3 @@ def _number_replicates(results: Sequence[Result]) -> list[Result]:
         counts[key] = counts.get(key, -1) + 1
         replicated.append(replace(result, replicate=counts[key]))
     return replicated
-
-
-def processes_on(device: Device) -> int | None:
-    """Return the number of processes that use a device, or None if no collector on this machine can list them."""
-    for name in plugins.names("collectors"):
-        with contextlib.suppress(GpubenchError):  # a collector or its library is unavailable
-            collector: Collector = plugins.load("collectors", name)
-            if isinstance(collector, ListsProcesses) and plugins.call_library(name, partial(collector.accepts, device)):
-                source = plugins.call_library(name, partial(collector.processes, [device]))
-                with contextlib.closing(source):
-                    return len(plugins.call_library(name, partial(source.read, device)))
-    return None

@@ -1,13 +1,11 @@
 """Read the health of a run's devices before and after it, write it into the run file, and refuse sick devices.
 
-Return the names of this user and machine, and the salt that makes this user's pseudonyms unique.
-
-The salt is a random number in the user's configuration folder. It is made at its first use and never shared: without it
-nobody can test whether a pseudonym belongs to a UUID or a host name."""
+Return the user's names and salt, without which nobody can test whether a pseudonym belongs to a UUID or a host."""
 
 import getpass
 import gzip
 import os
+import re
 import secrets
 import socket
 import time
@@ -55,9 +53,7 @@ class RunHealth(AbstractContextManager["RunHealth"]):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
-        """Read the health after the last case and write the errors that appeared during the run into the run file.
-
-        Call `begin` before."""
+        """Read the health after the last case and write the errors that appeared during the run into the run file."""
         after = self._examination.read()
         _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
 
@@ -90,19 +86,17 @@ def warnings(healths: Sequence[Health]) -> list[str]:
 def refuse_sick(plan: Plan) -> None:
     """Raise DeviceError (exit status 6) if a device that a case of the plan uses is sick now."""
     healths = examine(measured_devices(plan))
-    if reasons := [_reason_text(device.device, device.of("sick")) for device in healths if device.of("sick")]:
+    reasons = [
+        f"{device.device} is sick ({'; '.join(finding.text for finding in device.of('sick'))})"
+        for device in healths
+        if device.of("sick")
+    ]
+    if reasons:
         raise DeviceError(f"{'; '.join(reasons)}. Nothing was measured: a gate does not judge a sick device; {_DOCTOR}")
 
 
-def _reason_text(device: str, findings: Sequence[health.HealthFinding]) -> str:
-    """Return a clause such as `cuda:0 is sick (ECC errors rise)`; `device` is the device's id."""
-    return f"{device} is sick ({'; '.join(finding.text for finding in findings)})"
-
-
 def refuse_recorded(paths: Sequence[Path]) -> None:
-    """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick.
-
-    Raises OSError if a file cannot be read."""
+    """Raise DeviceError (exit status 6) if one of these run files records that a device was sick or became sick."""
     for path in paths:
         if reasons := list(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in _sick_remarks(path))):
             message = f"{path} was measured on a sick device ({'; '.join(reasons)})"
@@ -150,25 +144,19 @@ def salt_file() -> Path:
 
 
 def salt(path: Path | None = None) -> bytes:
-    """Return the user's salt, 32 random bytes, which are made at the first use.
-
-    `path` is the file with the salt as 64 hexadecimal digits; None stands for `salt_file()`."""
+    """Return the user's salt, 32 random bytes, which are made at the first use."""
     path = path or salt_file()
     try:
         if not path.exists():
             _make_salt(path)
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        digits = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}; set XDG_CONFIG_HOME to a folder that can be written") from error
-    except ValueError as error:
-        raise FileError(
-            f"{path}: not a salt of gpubench; remove it; runs that you shared before will then have other pseudonyms"
-        ) from error
-    if len(key) != _SALT_BYTES:
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _SALT_BYTES}}}", digits):
         raise FileError(
             f"{path}: not a salt of gpubench; remove it; runs that you shared before will then have other pseudonyms"
         )
-    return key
+    return bytes.fromhex(digits)
 
 
 def _make_salt(path: Path) -> None:

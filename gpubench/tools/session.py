@@ -20,8 +20,8 @@ from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Runner
 from gpubench.model import Device, Facts, Manifest, Run
 from gpubench.model.store import read_run
-from gpubench.tools import history
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
+from gpubench.tools.history.recording import record_measured_run
 
 # a shell starts background jobs with SIGINT ignored; a run ends on SIGINT even then
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -36,9 +36,7 @@ def measure(
     tell: Tell = silent,
     exclusive: bool = False,
 ) -> Run:
-    """Measure a plan into a run file, record it in the history if there is one, and return the run.
-
-    `argv` is the command line of gpubench for the record. `watch` receives the progress."""
+    """Measure a plan into a run file, record it in the history if there is one, and return the run."""
     devices = measured_devices(plan)
     with (
         terminable(lambda: _outcome_text(path)),
@@ -47,12 +45,19 @@ def measure(
         _join_group(plan, resume) as group,
     ):
         _warn_of_other_runs(claims, devices, tell)
-        if resume:
-            _measure_rest(plan, path, watch, health, claims)
-        else:
-            _measure_new(plan, path, argv, watch, health, claims, group)
+        recording, jobs = _resumed(plan, path) if resume else (_begun(plan, path, argv), plan.jobs)
+        with recording, Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
+            health.begin(recording)
+            try:
+                runner.run(jobs, recording.started_at, watch)
+            except DeviceError:
+                health.end(recording)
+                recording.end()
+                raise
+            health.end(recording)
+            recording.end()
     run = read_run(path)
-    return replace(run, warnings=(*run.warnings, *history.record_measured_run(path, run)))
+    return replace(run, warnings=(*run.warnings, *record_measured_run(path, run)))
 
 
 def _join_group(plan: Plan, resume: bool) -> AbstractContextManager[NodeGroup | None]:
@@ -73,57 +78,21 @@ def _warn_of_other_runs(claims: Claims, devices: Sequence[Device], tell: Tell) -
         tell(message)
 
 
-def _measure_new(
-    plan: Plan,
-    path: Path,
-    argv: Sequence[str],
-    watch: Observer,
-    health: RunHealth,
-    claims: Claims,
-    group: NodeGroup | None,
-) -> None:
-    """Begin the run file `path` with the plan's manifest and measure all jobs into it."""
-    manifest = new_manifest(plan.facts, plan.settings, plan.suites, [_as_utf8(argument) for argument in argv])
-    with Recording.begin(path, manifest, _sampled_devices(plan)) as recording:
-        _run_jobs(plan, plan.jobs, recording, watch, health, claims, group)
+def _begun(plan: Plan, path: Path, argv: Sequence[str]) -> Recording:
+    """Begin the run file `path` with the plan's manifest, with `argv` as UTF-8 whatever the locale is."""
+    arguments = [os.fsencode(argument).decode("utf-8", "surrogateescape") for argument in argv]
+    manifest = new_manifest(plan.facts, plan.settings, plan.suites, arguments)
+    return Recording.begin(path, manifest, _sampled_devices(plan))
 
 
-def _as_utf8(argument: str) -> str:
-    """Return an argument of the command line as UTF-8, whatever encoding the locale assumed."""
-    return os.fsencode(argument).decode("utf-8", "surrogateescape")
-
-
-def _run_jobs(
-    plan: Plan,
-    jobs: Sequence[Job],
-    recording: Recording,
-    watch: Observer,
-    health: RunHealth,
-    claims: Claims,
-    group: NodeGroup | None = None,
-) -> None:
-    """Run these jobs of the plan into the file of `recording`, and write the health and the end record."""
-    with Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
-        health.begin(recording)
-        try:
-            runner.run(jobs, recording.started_at, watch)
-        except DeviceError:
-            health.end(recording)
-            recording.end()
-            raise
-        health.end(recording)
-        recording.end()
-
-
-def _measure_rest(plan: Plan, path: Path, watch: Observer, health: RunHealth, claims: Claims) -> None:
-    """Measure the jobs of the plan that the run file `path` does not have yet, into that file."""
+def _resumed(plan: Plan, path: Path) -> tuple[Recording, Sequence[Job]]:
+    """Open the run file `path` again, and return the jobs of the plan that it does not have yet."""
     before = read_run(path)
     if changes := differences(before.manifest, plan) + _changed_cases(before, plan):
         raise UsageError(f"{path} cannot be resumed: {'; '.join(changes)}")
     recording, run = Recording.resume(path, _sampled_devices(plan))
     measured = {result.key for result in run.results}
-    with recording:
-        _run_jobs(plan, [job for job in plan.jobs if job.key not in measured], recording, watch, health, claims)
+    return recording, [job for job in plan.jobs if job.key not in measured]
 
 
 def _sampled_devices(plan: Plan) -> list[Device]:
@@ -132,9 +101,7 @@ def _sampled_devices(plan: Plan) -> list[Device]:
 
 
 def differences(before: Manifest, plan: Plan) -> list[str]:
-    """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue.
-
-    The version of gpubench, the settings, the versions of libraries, and the devices are compared."""
+    """Return a clause for each change that keeps a plan from continuing a run; empty if it can continue."""
     changes = [] if before.gpubench == __version__ else [f"gpubench was {before.gpubench}, is {__version__}"]
     changes += _changed_fields("settings", before.settings, plan.settings)
     changes += _changed_versions("version of", dict(before.facts.versions), dict(plan.facts.versions))
@@ -189,9 +156,7 @@ def _outcome_text(path: Path) -> str:
 
 @contextmanager
 def terminable(outcome: Callable[[], str]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP during the context into Interrupted, so that the run ends in order.
-
-    `outcome` returns a clause about the results so far, which ends the message."""
+    """Turn SIGINT, SIGTERM and SIGHUP into Interrupted, whose message ends with the clause of `outcome`."""
     received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:

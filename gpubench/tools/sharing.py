@@ -106,9 +106,7 @@ _PLAIN_VALUE = re.compile(r"-?\d{1,3}|on|off|yes|no|true|false|none", re.IGNOREC
 
 
 class Words:
-    """The allowed words of one set of files: gpubench's words, and `more`, such as versions and names of cases.
-
-    `suites` are names of suites, with which the ids of cases begin."""
+    """The allowed words of one set of files: gpubench's words, and `more`, such as versions and names of cases."""
 
     def __init__(self, more: Collection[str] = (), suites: Collection[str] = ()) -> None:
         self._more = frozenset(word.lower() for word in more)
@@ -345,7 +343,8 @@ class _Sharing:
             return text
         if not text.isprintable():  # otherwise the end of an escape sequence could touch a name and hide it
             text = "\n".join(map(clean, text.split("\n")))
-        return self.words.only_allowed(self.names.sub(self._matched_pseudonym, text))
+        hidden = self.names.sub(lambda match: self.in_texts[match[0].lower()], text)
+        return self.words.only_allowed(hidden)
 
     def word(self, text: str) -> str:
         """Return a text that code has chosen, such as the name of a case; a pseudonym if it is not written as one."""
@@ -452,9 +451,6 @@ class _Sharing:
             for text, kind in ((device.uuid, "device"), (device.pci, "pci"), *details):
                 yield text, self.token(kind, text)
 
-    def _matched_pseudonym(self, match: re.Match[str]) -> str:
-        return self.in_texts[match[0].lower()]
-
 
 def _each(rule: Callable[[str], str]) -> Rule:
     return lambda texts: rule(texts) if isinstance(texts, str) else tuple(map(rule, texts))
@@ -512,9 +508,7 @@ _LOOK_S = 0.02
 
 @contextlib.contextmanager
 def private_daemon() -> Iterator[None]:
-    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it.
-
-    The daemon uses a temporary folder, which variables of this process's environment name."""
+    """Run an MPS control daemon during the context; all child processes of this process that start meanwhile use it."""
     program = shutil.which(_PROGRAM)
     if program is None:
         raise UsageError(f"--mps needs {_PROGRAM}, which comes with NVIDIA's driver")

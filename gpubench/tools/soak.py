@@ -21,9 +21,7 @@ _MOST_S = 30 * 86400.0
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a time such as 90s, 10min, 1h or 2d.
-
-    Raises UsageError for any other text, for 0 and for more than 30 days."""
+    """Return the seconds of a time such as 90s, 10min, 1h or 2d; raises UsageError for any other text."""
     match = _SPAN.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
@@ -37,9 +35,7 @@ def tier_of(seconds: float) -> Tier:
 
 
 def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one.
-
-    There are at most 20 000 passes."""
+    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one."""
     cases = len(planning.make(facts, settings).jobs)
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))
     plan = planning.make(facts, replace(settings, replicates=min(max(passes, 1), _MOST_PASSES)))
@@ -47,9 +43,7 @@ def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
 
 
 def limit_remaining_time(seconds: float, watch: Observer) -> Observer:
-    """Return an observer that passes events on to `watch`, with at most the rest of `seconds` as the remaining time.
-
-    The `seconds` count from this call."""
+    """Return an observer that passes events on to `watch`, with at most the rest of `seconds` as the remaining time."""
     end = time.monotonic() + seconds
 
     def observe(event: ProgressEvent) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
 from .formats import Format, MatrixProduct, Precision, Shape
 from .freivalds import SIGN_BLOCK, element_bound, expect_product, sign_blocks
 
@@ -125,10 +126,11 @@ class Operands:
         m, n, k, batch = shape.m, shape.n, shape.k, shape.batch
         kind_a, kind_b, kind_c = precision.formats
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
-        self._drawn = seeds[0], data
+        self._seed, self._data = seeds[0], data
         self.a = self._make.drawn(kind_a, batch * m * k, seeds[0], data)
         self.b = self._make.drawn(kind_b, batch * k * n, seeds[1], data)
         self.c = bench.xp.empty(batch * m * n, kind_c.storage)
+        self._negate = flipping(self.a)
 
     @property
     def product(self) -> MatrixProduct:
@@ -141,13 +143,16 @@ class Operands:
 
     def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
-        return gb.Stage(call, self.work(), "flops", self.precision.limit, max_calls=64, effort=effort)
+        limit, inputs = self.precision.limit, None if self._data == "zeros" else self.redraw  # -0 equals 0
+        return gb.Stage(call, self.work(), "flops", limit, max_calls=64, effort=effort, inputs=inputs)
 
     def redraw(self) -> None:
-        """Fill A with the data of another seed; a second call restores the first ones."""
-        seed, data = self._drawn
-        self._drawn = seed ^ 1, data
-        self._make.fill(self.a, self.precision.formats[0], seed ^ 1, data)
+        """Fill A with the data of a new seed, so that no call can have kept their answer; negate a constant."""
+        if self._data == "constant":
+            self._negate()
+            return
+        self._seed += 1
+        self._make.fill(self.a, self.precision.formats[0], self._seed, self._data)
 
     def poison(self) -> None:
         """Fill C with a pattern that is no result, so that the check finds elements that were not written."""

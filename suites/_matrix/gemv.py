@@ -11,6 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
 from .data import Maker
 from .formats import FORMATS, PRECISIONS, Precision
 from .rotation import copies_of, rotated, rotation_notes
@@ -340,6 +341,7 @@ def few_tokens_task(
         return compared(make, weights, Vectors(x, ys[first]), tokens)
 
     moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
-    stage = rotated([product.call for product in products], moved, 2.0 * rows * cols * tokens, gb.POINT, (ys,))
+    calls = [product.call for product in products]
+    stage = rotated(calls, moved, 2.0 * rows * cols * tokens, gb.POINT, (ys,), flipping(x))
     notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
     return gb.Task.of(stage, check=check, notes=notes)

@@ -1,7 +1,6 @@
 """Measure one product by the vendor's library."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gpubench.api import suite as gb
 
@@ -39,6 +38,6 @@ def product(
     `data` is a kind of data that Operands takes, and `notes` are further notes."""
     operands = Operands(bench, precision, shape, data)
     by_vendor = vendor(bench, operands.product)
-    stage = replace(operands.stage(by_vendor.call, effort), inputs=operands.redraw)
+    stage = operands.stage(by_vendor.call, effort)
     every_note = {**by_vendor.notes, **(notes or {}), **operands.notes}
     return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)

@@ -19,12 +19,13 @@ def rotated(
     flops: float,
     effort: gb.Effort = gb.TIER,
     outputs: Sequence[Any] = (),
+    inputs: Callable[[], object] | None = None,
 ) -> gb.Stage:
     """Return the calls, one for each copy of the weights, as a stage judged by the bytes that a call moves.
 
-    `moved` and `flops` are the bytes and the operations of one call, and `outputs` the arrays that the calls write."""
-    work, rotation = gb.Work(moved=moved, flops=flops), tuple(calls)
-    return gb.Stage(calls[0], work, "moved", "dram", (), rotation=rotation, effort=effort, outputs=outputs)
+    `moved` and `flops` are the bytes and the operations of one call; the stage has these `outputs` and `inputs`."""
+    work, turns = gb.Work(moved=moved, flops=flops), tuple(calls)
+    return gb.Stage(calls[0], work, "moved", "dram", (), rotation=turns, effort=effort, outputs=outputs, inputs=inputs)
 
 
 def rotation_notes(rows: int, cols: int, copies: Sequence[Any]) -> Mapping[str, str]:

@@ -3,6 +3,9 @@
 Payload counts the bytes that are asked for. The series `sectors` counts, of the same samples, the bytes of the
 sectors that hold them, each sector once: memory is read and written by whole sectors."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from gpubench.api import suite as gb
@@ -89,9 +92,8 @@ def _task(bench: gb.Bench, access: str, pattern: AccessPattern) -> gb.Task:
         return {"used": gb.Observed(pattern.payload / pattern.moved, "", "more")}
 
     work, also = gb.Work(payload=pattern.payload), {"sectors": gb.Work(payload=pattern.moved)}
-    limit, outputs = memory_limit(bench.target, pattern.size_bytes), accesses.outputs
-    stage = gb.Stage(accesses.call, work, "payload", limit, effort=gb.POINT, also=also, outputs=outputs)
-    return gb.Task.of(stage, check=check)
+    stage = accesses.stage(work, "payload", memory_limit(bench.target, pattern.size_bytes))
+    return gb.Task.of(replace(stage, also=also), check=check)
 
 
 def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
@@ -106,7 +108,7 @@ def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
         compute(grid, (_THREADS,), (np.uint64(data.seed), count, expected, *pattern.args))
         expect_equal(to_host(parts), to_host(expected), "partial results")
 
-    return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,))
+    return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,), inputs=partial(data.redraw, data.array))
 
 
 def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:

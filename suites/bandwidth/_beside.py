@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
+from .._checks import flipping, in_turn
 from .._copies import Call
 from ._engines import copy_call, engines, newest_engine, require
 from ._words import CopiedWords
@@ -82,10 +82,13 @@ def _product_beside_copies(bench: gb.Bench, engine: str, units: int = 0) -> gb.T
     pair = WorkloadPair(bench, product.call, copy)
 
     stages = {
-        "gemm": replace(pair.stage("gemm", product.work, "tensor.float16"), outputs=(product.c,)),
+        "gemm": replace(
+            pair.stage("gemm", product.work, "tensor.float16"), outputs=(product.c,), inputs=product.redraw
+        ),
         "copy": replace(
             pair.stage("copy", gb.Work(moved=2 * _COPIED_BYTES, payload=_COPIED_BYTES), "dram"),
             outputs=(copied_words.copied,),
+            inputs=copied_words.redraw,
         ),
     }
     return gb.Task(stages, in_turn(product.check, copied_words.check), notes=_NOTES)
@@ -99,7 +102,8 @@ class HalfProduct:
     def __init__(self, bench: gb.Bench) -> None:
         drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(np.float16)
         self._host = [np.resize(np.roll(drawn, shift), (_N, _N)) for shift in (0, _DRAWN // 2)]
-        self._a, self._b = (bench.xp.asarray(matrix) for matrix in self._host)
+        self._a, self._b = (bench.xp.array(matrix) for matrix in self._host)
+        self.redraw = flipping(self._a, self._host[0])
         self.c = bench.xp.zeros((_N, _N), np.float16)
         self._xp, self._rng, self._to_host = bench.xp, bench.rng, bench.device.to_host
         self.work = gb.Work(flops=2.0 * _N**3, moved=3.0 * self.c.nbytes)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
+from .._checks import flipping, in_turn
 from .._stream import NEEDS_NUMBA, need_numba
 from ._link import host_memory
 from ._submit import BlockCopies, as_a_batch, driver_function
@@ -108,7 +108,8 @@ def blocks(bench: gb.Bench, way: str, direction: str, block_bytes: int, count: i
     pools = GpuBlocks(bench, layout, direction == _TO_DEVICE)
     call, commands = pools.submission(way)
     work = gb.Work(payload=layout.nbytes)
-    stage = partial(gb.Stage, call, work, "payload", _LIMITS[direction], effort=gb.POINT, outputs=(pools.target,))
+    rest: dict[str, Any] = {"effort": gb.POINT, "outputs": (pools.target,), "inputs": pools.redraw}
+    stage = partial(gb.Stage, call, work, "payload", _LIMITS[direction], **rest)
     stages = {"": stage(max_calls=1, waits=True)}
     if commands <= _MOST_QUEUED:
         stages["queued"] = stage(max_calls=_MOST_QUEUED // commands)
@@ -180,12 +181,18 @@ class GpuBlocks:
         self._pool = xp.zeros(layout.nbytes, np.uint8)
         self._compared = xp.zeros(layout.nbytes, np.uint8)  # the blocks in packed order, as the check compares them
         self._verify = partial(expect_words, self._words, self._compared)
-        if to_device:
-            device.copy(self._host, self._words.array)
-        else:
-            self._rearrange(self._words.array, xp.asarray(layout.inverse), self._pool)
+        self._inverse = xp.asarray(layout.inverse)
+        self.redraw()
         device.synchronize()
         self.target = self._pool if to_device else self._host
+
+    def redraw(self) -> None:
+        """Put the other words of two into the source of the copy."""
+        self._words.redraw(self._words.array)
+        if self._to_device:
+            self._bench.device.copy(self._host, self._words.array)
+        else:
+            self._rearrange(self._words.array, self._inverse, self._pool)
 
     def submission(self, way: str) -> tuple[Call, int]:
         """Return the call that copies all blocks by `way`, and the largest number of commands that it queues.
@@ -283,5 +290,6 @@ def _host_task(bench: gb.Bench, layout: BlockLayout, way: str, is_scatter: bool)
         gb.expect(wrong == 0, f"{wrong} of {layout.count} blocks are wrong")
 
     work = gb.Work(payload=layout.nbytes, moved=2 * layout.nbytes)
-    stage = gb.Stage(call, work, "payload", effort=gb.POINT, outputs=(copied,))
+    inputs = flipping(packed if is_scatter else pool, expected)
+    stage = gb.Stage(call, work, "payload", effort=gb.POINT, outputs=(copied,), inputs=inputs)
     return gb.Task.of(stage, check=check, notes={"blocks": layout.note})

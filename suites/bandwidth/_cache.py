@@ -1,5 +1,6 @@
 """Measure the bandwidth of caches, and of a GPU's shared memory, by many passes over a working set."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -84,9 +85,7 @@ def _gpu_task(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     passes = _GpuPasses(bench, size_bytes // arrays, size_bytes <= cache)
     checked = {"read": passes.read, "write": passes.write, "copy": passes.copy}[kernel]()
     work = gb.Work(moved=arrays * passes.nbytes, payload=passes.nbytes)
-    doubled = checked.doubled
-    stage = gb.Stage(checked.call, work, "moved", limit, effort=gb.POINT, outputs=checked.outputs, doubled=doubled)
-    return gb.Task.of(stage, check=checked.check)
+    return gb.Task.of(checked.stage(work, "moved", limit), check=checked.check)
 
 
 def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
@@ -113,6 +112,7 @@ class _GpuPasses:
         self._twice = (*self._layout[:2], np.uint32(2 * turns), self._layout[3])
         self.nbytes = self._grid * turns * tile * _VECTOR_BYTES
         self._words = random_words(bench, size_bytes)
+        self._redraw = partial(self._words.redraw, self._words.array)
 
     def _launch(self, name: str, *args: Any) -> Call:
         """Return the launch of the kernel `name` of cache.cu with these arguments, on the grid of the passes."""
@@ -122,17 +122,16 @@ class _GpuPasses:
     def read(self) -> CheckedCall:
         """Return the passes as loads that bypass the first cache, with their check."""
         parts, expected = (self._bench.xp.zeros(self._grid, np.uint64) for _ in range(2))
-        compute = self._launch("cached_read_expected", np.uint64(self._words.seed), *self._layout, expected)
-        to_host = self._bench.device.to_host
+        compute, to_host = self._bench.kernel(_SOURCE, "cached_read_expected"), self._bench.device.to_host
 
         def check() -> None:
-            compute()
+            compute((self._grid,), (_THREADS,), (np.uint64(self._words.seed), *self._layout, expected))
             expect_equal(to_host(parts), to_host(expected), "partial results")
 
         once, twice = (
             self._launch("cached_read", self._words.array, *layout, parts) for layout in (self._layout, self._twice)
         )
-        return CheckedCall(once, check, (parts,), doubled=twice)
+        return CheckedCall(once, check, (parts,), inputs=self._redraw, doubled=twice)
 
     def write(self) -> CheckedCall:
         array, key = self._words.array, np.uint32(self._bench.rng.integers(2**32))
@@ -148,7 +147,8 @@ class _GpuPasses:
         once, twice = (
             self._launch("cached_copy", target, self._words.array, *layout) for layout in (self._layout, self._twice)
         )
-        return CheckedCall(once, partial(expect_words, self._words, target), (target,), doubled=twice)
+        check = partial(expect_words, self._words, target)
+        return CheckedCall(once, check, (target,), inputs=self._redraw, doubled=twice)
 
 
 @topic.case(access=("read", "write"), width_bytes=WIDTHS, when=gb.on_gpu)
@@ -164,8 +164,12 @@ def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
     parts = bench.xp.zeros((grid, _SHARED_THREADS), np.uint64)
     cycles = bench.xp.zeros(grid, np.uint64)
     kernel = bench.kernel(_SOURCE, f"shared_{access}_{width_bytes}")
-    data = bench.xp.asarray(drawn)
-    expected = _expected(access, drawn, width_bytes, passes)
+    data = bench.xp.array(drawn)
+
+    def redraw() -> None:
+        """Turn the order of the words round."""
+        drawn[:] = drawn[::-1]
+        data[:] = bench.xp.asarray(drawn)
 
     def per_clock() -> gb.Observation:
         """Return the median over all compute units of the bytes per clock in the last call, by their own clocks."""
@@ -176,19 +180,18 @@ def shared(bench: gb.Bench, access: str, width_bytes: int) -> gb.Task:
         kernel((grid,), (_SHARED_THREADS,), (data, np.uint32(count), np.uint32(0), parts, cycles), block_bytes)
 
     def check() -> None:
-        expect_equal(bench.device.to_host(parts), expected, "threads' results")
+        expect_equal(bench.device.to_host(parts), _expected(access, drawn, width_bytes, passes), "threads' results")
 
     work = gb.Work(moved=grid * passes * block_bytes, payload=grid * passes * block_bytes)
-    doubled = partial(call, 2 * passes)
-    stage = gb.Stage(call, work, "moved", "shared", probe=per_clock, effort=gb.POINT, outputs=(parts,), doubled=doubled)
-    return gb.Task.of(stage, check=check)
+    checked = CheckedCall(call, check, (parts,), inputs=redraw, doubled=partial(call, 2 * passes))
+    return gb.Task.of(replace(checked.stage(work, "moved", "shared"), probe=per_clock), check=check)
 
 
 def _expected(access: str, drawn: npt.NDArray[np.uint32], width_bytes: int, passes: int) -> npt.NDArray[np.uint64]:
     """Return the word that each thread of `shared` should leave for `access`: uint64, shape (1024,)."""
     lanes = drawn.reshape(_TURNS, _SHARED_THREADS, width_bytes // 4)
     if access == "read":
-        factor = sum(pow(5, power, 2**32) for power in range(passes)) % 2**32
+        factor = (pow(5, passes, 2**34) - 1) // 4 % 2**32  # `passes` times x = 5·x + 1, from 0
         lanes = (lanes.astype(np.uint64) * np.uint64(factor)).astype(np.uint32)
     else:
         lanes = lanes[:, np.arange(_SHARED_THREADS) ^ 1]

@@ -156,5 +156,6 @@ def _copy_task(bench: gb.Bench, engine: str, size_bytes: int, units: int = 0) ->
     arrays = CopiedWords(bench, size_bytes)
     work, limit = gb.Work(moved=2 * size_bytes, payload=size_bytes), memory_limit(bench.target, size_bytes)
     call = copy_call(bench, arrays, engine, units)
-    stage = gb.Stage(call, work, "moved", limit, effort=gb.POINT, outputs=(arrays.copied,))
+    outputs, inputs = (arrays.copied,), arrays.redraw
+    stage = gb.Stage(call, work, "moved", limit, effort=gb.POINT, outputs=outputs, inputs=inputs)
     return gb.Task.of(stage, check=arrays.check)

@@ -12,7 +12,7 @@ from numba import prange
 
 from gpubench.api import suite as gb
 
-from .._checks import CheckedCall, expect_equal
+from .._checks import CheckedCall, expect_equal, flipping
 from .._host import Compiled, parallel, placed, xor_of
 from ._pattern import AccessPattern
 
@@ -126,17 +126,20 @@ def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
         checked = _write_passes(rows, passes, np.uint64(bench.rng.integers(2**63)))
     moved = passes * rows.nbytes * (2 if kernel == "copy" else 1)
     work = gb.Work(moved=moved, payload=passes * rows.nbytes)
-    stage = gb.Stage(checked.call, work, "moved", effort=gb.POINT, outputs=checked.outputs, doubled=checked.doubled)
-    return gb.Task.of(stage, check=checked.check, poison=checked.poison)
+    return gb.Task.of(checked.stage(work), check=checked.check, poison=checked.poison)
 
 
 def _read_passes(rows: _Rows, passes: int) -> CheckedCall:
     parts = np.zeros(len(rows), np.uint64)
     factor = np.uint64((5**passes - 1) // 4 % 2**64)  # closed form of `passes` times x = 5·x + xor of the row, from 0
-    expected = np.bitwise_xor.reduce(rows, axis=1) * factor
-    check = partial(expect_equal, parts, expected, "threads' results")
+    combined = np.bitwise_xor.reduce(rows, axis=1)
+    redraw = flipping(rows[:, 0].view(np.int64), combined.view(np.int64))  # one word of each row changes its result
+
+    def check() -> None:
+        expect_equal(parts, combined * factor, "threads' results")
+
     doubled = partial(_read, rows, 2 * passes, parts)
-    return CheckedCall(lambda: _read(rows, passes, parts), check, (parts,), doubled=doubled)
+    return CheckedCall(lambda: _read(rows, passes, parts), check, (parts,), inputs=redraw, doubled=doubled)
 
 
 def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
@@ -183,7 +186,9 @@ def _read_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...
     parts = np.zeros(_PARTS, np.uint32)
     expected = np.bitwise_xor.reduce(array[places].reshape(_PARTS, -1), axis=1)
     check = partial(expect_equal, parts, expected, "partial results")
-    return CheckedCall(lambda: kernel(array, *args, parts), check, (parts,))
+    first = array[:1] if isinstance(places, slice) else array[int(places[0]), :1]
+    redraw = flipping(first.view(np.int32), expected[:1].view(np.int32))  # one word changes the result of its part
+    return CheckedCall(lambda: kernel(array, *args, parts), check, (parts,), inputs=redraw)
 
 
 def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ...]) -> CheckedCall:

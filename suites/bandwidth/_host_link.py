@@ -7,6 +7,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,14 +224,13 @@ def host_link(bench: gb.Bench, device: str, node: int, direction: str, size_byte
         LinkCopy(bench, _registered(bench, memory), way == _H2D, draw)
         for draw, (way, memory) in enumerate(zip(ways, memories, strict=True))
     ]
-    outputs = [array for transfer in transfers for array in transfer.outputs]
     if both:
         call = partial(bench.device.together, *(transfer.call for transfer in transfers))
-        work = gb.Work(payload=2 * size_bytes)
-        stage = gb.Stage(call, work, "payload", max_calls=_MOST_CALLS, effort=gb.POINT, outputs=outputs)
+        work, outputs = gb.Work(payload=2 * size_bytes), [array for transfer in transfers for array in transfer.outputs]
+        inputs = in_turn(*(transfer.redraw for transfer in transfers))
+        stage = gb.Stage(call, work, "payload", max_calls=_MOST_CALLS, effort=gb.POINT, outputs=outputs, inputs=inputs)
     else:
-        work, limit = gb.Work(payload=size_bytes), _LIMITS[direction]
-        stage = gb.Stage(transfers[0].call, work, "payload", limit, effort=gb.POINT, outputs=outputs)
+        stage = transfers[0].stage(transfers[0].call, _LIMITS[direction])
     notes = {**_place_notes(bench), **memories[0].expect_placed()}
     return gb.Task.of(
         stage,
@@ -256,15 +256,7 @@ def host_link_all(bench: gb.Bench, of: int, direction: str, size_bytes: int) -> 
     memory = NodeMemory(size_bytes, nearest_node if nearest_node in nodes else nodes[0], nodes)
     transfer = LinkCopy(bench, _registered(bench, memory), direction == _H2D)
     works = {"sum": gb.Work(payload=of * size_bytes)}
-    stage = gb.Stage(
-        transfer.call,
-        gb.Work(payload=size_bytes),
-        "payload",
-        _LIMITS[direction],
-        also=works,
-        effort=gb.POINT,
-        outputs=transfer.outputs,
-    )
+    stage = replace(transfer.stage(transfer.call, _LIMITS[direction]), also=works)
     devices = bench.peers[:of]
     shared = shared_upstream([device.id for device in devices], [device.pci for device in devices])
     return gb.Task.of(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -70,8 +70,7 @@ def _one_way(bench: gb.Bench, memory: str, size_bytes: int, to_device: bool) -> 
     transfer = LinkCopy(bench, host, to_device)
     limit = "link.h2d" if to_device else "link.d2h"
     waits = memory == "pageable"  # the runtime copies it through pinned memory and waits for the device
-    work, outputs = gb.Work(payload=size_bytes), transfer.outputs
-    stage = gb.Stage(transfer.call, work, "payload", limit, waits=waits, effort=gb.POINT, outputs=outputs)
+    stage = replace(transfer.stage(transfer.call, limit), waits=waits)
     return gb.Task.of(stage, check=transfer.check, close=transfer.close)
 
 
@@ -101,8 +100,7 @@ def duplex(bench: gb.Bench, memory: str, size_bytes: int) -> gb.Task:
         return float(cuda.get_elapsed_time(*events[copy])) * _MILLI
 
     def one_way(copy: LinkCopy, limit: str) -> gb.Stage:
-        call, work = partial(seconds, copy), gb.Work(payload=size_bytes)
-        return gb.Stage(call, work, "payload", limit, clock="self", effort=gb.POINT, outputs=copy.outputs)
+        return replace(copy.stage(partial(seconds, copy), limit), clock="self")
 
     both = partial(device.together, up.call, down.call)
     total = gb.Stage(both, gb.Work(payload=2 * size_bytes), "payload", max_calls=_MOST_CALLS, effort=gb.POINT)
@@ -171,9 +169,7 @@ class LinkCopy:
         self._device, self._to_device = bench.device, to_device
         self._host, self.close = host.array, host.close
         self._words = CopiedWords(bench, host.array.nbytes, draw)
-        if to_device:
-            bench.device.copy(host.array, self._words.array)
-            bench.device.synchronize()
+        self.redraw()
         on_device = self._words.copied if to_device else self._words.array
         # with unified addressing, the device uses the same address
         on_host: Any = np.uint64(host.array.ctypes.data) if host.is_mapped else host.array
@@ -184,6 +180,18 @@ class LinkCopy:
             self.call = partial(bench.device.copy, target, source)
         # the check compares `copied`, into which it copies the host memory
         self.outputs = (self._words.copied,) if to_device else (self._words.copied, self._host)
+
+    def stage(self, call: Callable[[], object], limit: str) -> gb.Stage:
+        """Return the stage of `call`, which copies once; the rate counts each byte once (payload)."""
+        work, outputs = gb.Work(payload=self._host.nbytes), self.outputs
+        return gb.Stage(call, work, "payload", limit, effort=gb.POINT, outputs=outputs, inputs=self.redraw)
+
+    def redraw(self) -> None:
+        """Put the other words of two into the source of the copy."""
+        self._words.redraw()
+        if self._to_device:
+            self._device.copy(self._host, self._words.array)
+            self._device.synchronize()
 
     def check(self) -> None:
         """Raise WrongAnswer if a word in the target of the copy differs from the word that was sent.

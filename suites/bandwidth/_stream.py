@@ -4,7 +4,7 @@ Bytes are counted by STREAM's rule: every array that the kernel names, once for 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -123,7 +123,8 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
     """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check."""
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
     call = stream.call(name, a, *(drawn.array for drawn in inputs), stream.count, *map(stream.real, scalars))
-    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=partial(stream.redraw, *inputs))
+    redraw = partial(stream.redraw, *inputs) if inputs else None
+    return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=redraw)
 
 
 @_kernel(arrays=1, sizes=_floor_sizes, headline={"dtype": "float32"}, has_floor=_is_floor_size)
@@ -242,17 +243,7 @@ def stream_task(
     size, limit = stream.size_bytes, _sizes.memory_limit(bench.target, stream.size_bytes)
     work = gb.Work(moved=kernel.arrays * size, payload=kernel.payload * size, flops=kernel.flops * float(stream.count))
     modes: Any = ("hot", "cold") if bench.traits.is_gpu and not limit else ("hot",)
-    stage = gb.Stage(
-        prepared.call,
-        work,
-        "moved",
-        limit,
-        modes,
-        effort=effort,
-        rotation=prepared.rotation,
-        outputs=prepared.outputs,
-        inputs=prepared.inputs,
-    )
+    stage = replace(prepared.stage(work, "moved", limit), modes=modes, effort=effort)
     notes = {} if name == "memcpy" else dict(stream.notes)
     if not limit:
         cache = gb.units.size(_sizes.cache_bytes(bench.target))

@@ -30,9 +30,9 @@ def expect_words(known: gb.Words, array: Any) -> None:
 class CopiedWords:
     """Random words in `array`, and a second array, `copied`, which must hold the same words after a copy.
 
-    `check` raises WrongAnswer if the second array does not hold them."""
+    `check` raises WrongAnswer if the second array does not hold them, and `redraw` puts other words in the first."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int, draw: int = 0) -> None:
         sent = random_words(bench, size_bytes, draw)
         self.array, self.copied = sent.array, bench.xp.zeros(size_bytes, np.uint8)
-        self.check = partial(expect_words, sent, self.copied)
+        self.check, self.redraw = partial(expect_words, sent, self.copied), partial(sent.redraw, sent.array)

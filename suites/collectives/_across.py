@@ -188,9 +188,9 @@ class TcpRank:
         bench.need(4 * size_bytes)
         self._operation, self._world, self._rank = operation, bench.world, bench.rank
         elements = size_bytes // WORD_BYTES
-        self._summable = SummableWords(int(bench.rng.integers(2**62)), bench.world)
+        self._seed = int(bench.rng.integers(2**62))
         self._sent = np.empty(elements, np.float32)
-        self._summable.write(self._sent, bench.rank)
+        self.redraw()
         self.received = np.empty(elements, np.float32)
         bounds = [elements * part // bench.world for part in range(bench.world + 1)]
         self._parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
@@ -201,6 +201,12 @@ class TcpRank:
         start = time.perf_counter()
         self.call()
         self.setup_s = self._ring.seconds + time.perf_counter() - start
+
+    def redraw(self) -> None:
+        """Put the words of the other seed of two in place."""
+        self._seed ^= 1
+        self._summable = SummableWords(self._seed, self._world)
+        self._summable.write(self._sent, self._rank)
 
     def _send_recv(self) -> None:
         self._ring.turn(_raw(self._sent), _raw(self.received))
@@ -335,7 +341,8 @@ def across(bench: gb.Bench, by: str, nodes: int, of: int, operation: str, size_b
 
     work = gb.Work(payload=size_bytes * collective.factor(of), items=1)
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
-    stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, effort=gb.POINT, outputs=(rank.received,))
+    rest: dict[str, Any] = {"effort": gb.POINT, "outputs": (rank.received,), "inputs": rank.redraw}
+    stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, **rest)
     notes = {"nodes": str(nodes), "counts": collective.counts, **rank.notes}
     return gb.Task.of(stage, check=check, close=rank.close, notes=notes)
 
@@ -364,7 +371,8 @@ def message(bench: gb.Bench, by: str, nodes: int, size_bytes: int) -> gb.Task:
         first: float = bench.exchange(trips / 2)[0]
         return first
 
-    work, outputs = gb.Work(payload=size_bytes, items=1), (rank.received,)
-    stage = gb.Stage(seconds, work, "payload", clock="self", lead=rank.meet, effort=gb.POINT, outputs=outputs)
+    work = gb.Work(payload=size_bytes, items=1)
+    rest: dict[str, Any] = {"effort": gb.POINT, "outputs": (rank.received,), "inputs": rank.redraw}
+    stage = gb.Stage(seconds, work, "payload", clock="self", lead=rank.meet, **rest)
     notes = {"nodes": str(nodes), "counts": MESSAGE.counts, **rank.notes}
     return gb.Task.of(stage, check=rank.check, close=rank.close, notes=notes)

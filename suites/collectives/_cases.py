@@ -56,8 +56,8 @@ class HostRank:
         array[_HEAD_BYTES:].view(np.float32)[:] = drawn(self._seed + self._rank, 0, self._sends)
 
     def redraw(self) -> None:
-        """Send the words of another seed; a second call restores the first ones."""
-        self._seed ^= _OTHER_SEED
+        """Send the words of a new seed, so that no call can have kept their answer."""
+        self._seed += _OTHER_SEED
         self._fill(self._memory.local)
 
     def _sent(self, rank: int, first: int, count: int) -> Any:

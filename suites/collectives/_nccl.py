@@ -121,8 +121,8 @@ class NcclRank:
         self._filler((_BLOCKS,), (_THREADS,), (self._sent, np.uint64(self._sent.size), seed))
 
     def redraw(self) -> None:
-        """Send the words of another seed; a second call restores the first ones."""
-        self._seed ^= _OTHER_SEED
+        """Send the words of a new seed, so that no call can have kept their answer."""
+        self._seed += _OTHER_SEED
         self._fill()
 
     @property

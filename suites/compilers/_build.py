@@ -258,13 +258,13 @@ def shapes(bench: gb.Bench, op: str, by: str) -> gb.Task:
     operators = providers.varied(bench, problems, by)
     with Caches() as caches, with_environment(caches.environment):
         first = _seconds(bench, operators)
-    compiled = operators.compiled()
+    compiled, change = operators.compiled(), in_turn(*(problem.change for problem in problems))
     stages = {
         "all": measured_before(
             [sum(first)]
         ),  # most first calls compile nothing, so that the median of `first` says little
         "first": measured_before(first),
-        "again": gb.Stage(partial(_seconds, bench, operators), clock="self", effort=gb.POINT),
+        "again": gb.Stage(partial(_seconds, bench, operators), clock="self", effort=gb.POINT, inputs=change),
     }
 
     def check() -> gb.Observation:

@@ -49,7 +49,8 @@ class Problem:
         self._bench, self._to_host = bench, bench.device.to_host
         self._seeds = {name: int(rng.integers(2**63)) for name in self.operator.inputs}
         self.checked = np.sort(rng.choice(rows, min(self.most_checked, rows), replace=False))  # indices of rows
-        self._exact: Rows = ()  # for operators whose expected rows are computed once for the same inputs
+        self._exact: Rows = ()  # for operators whose expected rows are computed once for each of the two inputs
+        self._other_exact: Rows = ()
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -98,10 +99,10 @@ class Problem:
         return "float32" if self.dtype == "float32" else f"tensor.{self.dtype}"
 
     def change(self) -> None:
-        """Negate the first input in place. This changes the outputs, so a call that returns old results is detected."""
+        """Negate the first input in place, which changes the outputs; a second call restores it."""
         first = next(iter(self.inputs.values()))
         first *= -1
-        self._exact = ()
+        self._exact, self._other_exact = self._other_exact, self._exact
 
     def rows_of(self, array: Any) -> npt.NDArray[np.float64]:
         """Return the checked rows of an array of the device's array module as a NumPy array in double precision."""

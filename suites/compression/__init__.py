@@ -10,43 +10,28 @@ from gpubench.api import suite as gb
 
 from . import _roundtrip, _send
 
-_WAYS = {"Compression throughput": "compress.hot", "Decompression throughput": "decompress.hot"}
 
-
-def _of_both_ways(kind: Any, ending: str, case: str, **options: Any) -> list[gb.View]:
+def _views(kind: Any, ending: str, case: str, **options: Any) -> list[gb.View]:
     """Return a view of each direction of a case; `ending` completes the titles."""
-    return [gb.View(kind, f"{way} {ending}", (case,), series=series, **options) for way, series in _WAYS.items()]
+    directions = {"Compression throughput": "compress.hot", "Decompression throughput": "decompress.hot"}
+    return [gb.View(kind, f"{name} {ending}", (case,), series=label, **options) for name, label in directions.items()]
 
+
+_TRANSFERS, _BREAK_EVEN = "Throughput of compressed transfers by link", "Break-even link bandwidth by codec"
+_BY_HOST, _BY_GPU = "Host decompression throughput of GPU output", "GPU decompression throughput of host output"
 
 suite = gb.Suite(
     "lossless compression: ratio, throughput and speed-up over a link",
     views=[
-        gb.View(
-            "breakeven",
-            "Throughput of compressed transfers by link",
-            ("send", "save", "load"),
-            series="overlapped.self",
-            by=("link", "codec"),
-        ),
-        *_of_both_ways("pareto", "by ratio", "roundtrip", x="ratio", by=("corpus",), log_x=True, log_y=True),
-        gb.View(
-            "breakeven",
-            "Break-even link bandwidth by codec",
-            ("roundtrip",),
-            series="compress.hot",
-            by=("corpus", "codec"),
-        ),
-        *_of_both_ways("bars", "by codec", "roundtrip", by=("corpus",)),
+        gb.View("breakeven", _TRANSFERS, ("send", "save", "load"), series="overlapped.self", by=("link", "codec")),
+        *_views("pareto", "by ratio", "roundtrip", x="ratio", by=("corpus",), log_x=True, log_y=True),
+        gb.View("breakeven", _BREAK_EVEN, ("roundtrip",), series="compress.hot", by=("corpus", "codec")),
+        *_views("bars", "by codec", "roundtrip", by=("corpus",)),
         gb.View("bars", "Compression ratio by codec", ("roundtrip",), series="ratio", by=("corpus",)),
-        *_of_both_ways("transfer", "by batch size", "filling", x="size_bytes", by=("codec",), log_x=True, log_y=True),
-        *_of_both_ways("curve", "by threads", "threads", x="threads", by=("codec",)),
-        *(
-            gb.View("bars", f"{reader} output", ("formats",), series=series, by=("corpus",))
-            for reader, series in (
-                ("Host decompression throughput of GPU", "host.decompress.host"),
-                ("GPU decompression throughput of host", "gpu.decompress.hot"),
-            )
-        ),
+        *_views("transfer", "by batch size", "filling", x="size_bytes", by=("codec",), log_x=True, log_y=True),
+        *_views("curve", "by threads", "threads", x="threads", by=("codec",)),
+        gb.View("bars", _BY_HOST, ("formats",), series="host.decompress.host", by=("corpus",)),
+        gb.View("bars", _BY_GPU, ("formats",), series="gpu.decompress.hot", by=("corpus",)),
     ],
     topics=[_roundtrip.topic, _send.topic],
 )

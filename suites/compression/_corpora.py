@@ -1,16 +1,19 @@
-"""Provide the data to compress: corpora generated from a seed, or the user's own files.
+"""Provide the data to compress: corpora generated from a seed, or the user's own files, read within a limit of bytes.
 
 A generated corpus is a tile of 8 MiB of round numbers of our own, unless a source is named. Larger buffers repeat it,
-which no codec can use: chunks are compressed independently, so that no chunk has a byte of the tile twice."""
+which no codec can use: chunks are compressed independently, so that no chunk has a byte of the tile twice. Of a user's
+file, .npy gives its elements, .parquet the values of its columns as they lie in memory, any other its bytes."""
 
 import functools
 import importlib.metadata
 import platform
+import stat
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,15 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from . import _corpora_user
+from ._codecs import imported
 
 TILE_BYTES = 8 * 2**20
 DATA_PREFIX = "data:"
 FEW = ("ids", "text", "field")  # the corpora of the quick tier: integers, text, floating point
+BLOCK_BYTES = 2**20  # bytes per block of a file that is longer than the bytes that may be read
+_PAGE = 4096
+_ARROW_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
+_NUMBERS = {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
 Rng = np.random.Generator
 # Each recipe of a corpus: the type of its elements for codecs, its description, and the function that draws its bytes.
 RECIPES: dict[str, tuple[str, str, Callable[[Rng, int], Any]]] = {}
@@ -30,16 +37,36 @@ RECIPES: dict[str, tuple[str, str, Callable[[Rng, int], Any]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Bytes to compress: `data` is a read-only NumPy array (uint8), and `dtype` names the type of its elements."""
+    """Bytes to compress: a NumPy array (uint8), the type of its elements, and a description.
 
-    name: str
+    A buffer of `total` bytes repeats `data`."""
+
+    data: Any
     dtype: str
     description: str
-    data: Any
+    total: int
 
-    def repeated(self, total: int) -> Any:
-        """Return `total` bytes that repeat the corpus: NumPy, uint8."""
-        return np.resize(self.data, total)
+    def buffer(self, bench: gb.Bench) -> Any:
+        """Return `total` bytes in the memory of the device of `bench` (uint8); a GPU gets `data` once."""
+        if not bench.traits.is_gpu:
+            return np.resize(self.data, self.total)
+        buffer, tile = bench.xp.empty(self.total, bench.xp.uint8), bench.xp.asarray(self.data[: self.total])
+        for start in range(0, self.total, max(tile.size, 1)):
+            part = buffer[start : start + tile.size]
+            bench.device.copy(part, tile[: part.size])
+        return buffer
+
+
+def axis(quick: tuple[str, ...], smoke: tuple[str, ...] | None = None, full: tuple[str, ...] | None = None) -> Any:
+    """Return an axis of corpora by tier, or in each tier the user's files (`--data`), each with the prefix `data:`."""
+    return lambda target: tuple(DATA_PREFIX + file.label for file in target.data) or gb.points(quick, smoke, full)
+
+
+def corpus_of(bench: gb.Bench, name: str, size_bytes: int) -> Corpus:
+    """Return the corpus `name`, whose buffers have `size_bytes`, or fewer if a user's file is shorter."""
+    if name.startswith(DATA_PREFIX):
+        return next(pieces(file_named(bench, name), size_bytes, is_whole=False))
+    return replace(make_corpus(name, bench.seed), total=size_bytes)
 
 
 @functools.lru_cache(maxsize=16)
@@ -54,12 +81,10 @@ def make_corpus(name: str, seed: int) -> Corpus:
     if name == "code":
         where = f"numpy {importlib.metadata.version('numpy')}, Python {platform.python_version()}, {platform.machine()}"
         description = f"{description} ({where}, CRC-32 {zlib.crc32(data.data):08x})"
-    return Corpus(name, dtype, description, data)
+    return Corpus(data, dtype, description, data.size)
 
 
-def names(target: gb.Target, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the user's files (`--data`), each with the prefix `data:`, or `wanted` if there are none."""
-    return tuple(DATA_PREFIX + file.label for file in target.data) or wanted
+# The user's files.
 
 
 def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
@@ -67,14 +92,95 @@ def file_named(bench: gb.Bench, name: str) -> gb.DataFile:
     return next(file for file in bench.target.data if DATA_PREFIX + file.label == name)
 
 
-def source_of(bench: gb.Bench, name: str, size_bytes: int) -> tuple[Corpus, int]:
-    """Return the corpus `name` and the number of bytes to compress: `size_bytes`, or less if a user's file is shorter.
+def pieces(file: gb.DataFile, most: int, is_whole: bool = True) -> Iterator[Corpus]:
+    """Yield all data of a file in order, or else a single piece from all over it: blocks of 1 MiB, or row groups.
 
-    A buffer of more bytes than the corpus repeats it."""
-    if not name.startswith(DATA_PREFIX):
-        return make_corpus(name, bench.seed), size_bytes
-    part = _corpora_user.read_bounded(file_named(bench, name), size_bytes)
-    return Corpus(name, part.dtype, part.description, part.data), part.data.size
+    A piece has at most `most` bytes. Raises FileError if the file has changed since the run was planned, or is not of
+    the type that its name says. Never more is held than a piece, or a row group of Parquet."""
+    path = Path(file.path)
+    with _opened(path) as table:
+        if table:
+            groups = table.num_row_groups
+            bits = max(groups - 1, 1).bit_length()
+            far_apart = sorted(range(groups), key=lambda group: f"{group:0{bits}b}"[::-1])
+            for order in ([group] for group in range(groups)) if is_whole else (far_apart,):
+                data, dtype, read = _row_groups(table, order, 2**62 if is_whole else most)
+                if not data.size and not is_whole:
+                    raise gb.Skip(f"{path.name}: no column has a value, there is nothing to compress")
+                for part in (data[start : start + most] for start in range(0, data.size, most)):
+                    content = f"{part.size} bytes of columns in Arrow's memory layout, {read} of {groups} row groups"
+                    yield Corpus(part, dtype, content, part.size)
+            return
+        offset, size, dtype, content = _place(file, path)
+        every = ([(start, min(most, size - start))] for start in range(0, size, most))
+        for places in every if is_whole else (blocks(size, most),):
+            parts = [np.fromfile(path, np.uint8, length, offset=offset + start) for start, length in places]
+            if sum(part.size for part in parts) != sum(length for _, length in places):
+                raise gb.FileError(f"{path}: shorter than the {file.bytes} bytes it had when the run was planned")
+            data = np.concatenate(parts)
+            spread = f", in blocks of {gb.units.round_size(BLOCK_BYTES)} evenly spaced over it" * (data.size < size)
+            yield Corpus(data, dtype, f"{data.size} of {size} bytes of {content}{spread}", data.size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Yield the open Parquet file (`pyarrow.parquet.ParquetFile`), or None for a file of another type."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise gb.FileError(f"{path}: not a regular file; --data takes regular files")
+        if path.suffix.lower() != ".parquet":
+            yield None
+            return
+        with imported("pyarrow.parquet", "parquet").ParquetFile(path) as table:
+            yield table
+    except ValueError as error:
+        kind = "an array in NumPy's format" if path.suffix.lower() == ".npy" else "a Parquet file"
+        raise gb.FileError(f"{path}: not {kind} ({error}); rename it, or give another file") from error
+    except OSError as error:
+        raise gb.FileError(f"{path}: {error.strerror or error}; give --data files that can be read") from error
+
+
+def _place(file: gb.DataFile, path: Path) -> tuple[int, int, str, str]:
+    """Return the offset and the bytes of a file's data, the type of its elements for codecs, and its content."""
+    if path.suffix.lower() != ".npy":
+        return 0, file.bytes, "uint8", "user data"
+    array = np.lib.format.open_memmap(path, mode="r")
+    if not array.nbytes:
+        raise gb.Skip(f"{path.name}: the array is empty, there is nothing to compress")
+    dtype = array.dtype.name if array.dtype.kind in "iuf" and array.dtype.itemsize <= 8 else "uint8"
+    return file.bytes - array.nbytes, array.nbytes, dtype, f"the user's {array.dtype.name} array"
+
+
+def blocks(size: int, most: int) -> list[tuple[int, int]]:
+    """Return (offset, length) of disjoint blocks, evenly spaced over `size` bytes, with at most `most` bytes together.
+
+    A block has 1 MiB or `most` bytes, and begins at a multiple of 4096. If all bytes fit, they are one block."""
+    if size <= most:
+        return [(0, size)]
+    length = min(BLOCK_BYTES, most)
+    count = most // length
+    step = (size - length) / max(count - 1, 1)
+    return [(int(index * step) // _PAGE * _PAGE, length) for index in range(count)]
+
+
+def _row_groups(table: Any, order: Iterable[int], most: int) -> tuple[Any, str, int]:
+    """Return at most `most` bytes of row groups in `order`, the type of their elements, and the groups read."""
+    parts: list[Any] = [np.empty(0, np.uint8)]
+    dtypes, room, groups = set(), most, 0
+    for group in order:
+        if not room:
+            break
+        groups += 1
+        for chunk in (chunk for column in table.read_row_group(group).columns for chunk in column.chunks):
+            name = _ARROW_NAMES.get(str(chunk.type), str(chunk.type))
+            for buffer in filter(None, chunk.buffers()[1:] if room else ()):  # the first has the validity bits
+                parts.append(np.frombuffer(buffer, np.uint8)[:room].copy())
+                room -= parts[-1].size
+                dtypes.add(name if name in _NUMBERS else "uint8")
+    return np.concatenate(parts), dtypes.pop() if len(dtypes) == 1 else "uint8", groups
+
+
+# The recipes.
 
 
 def _recipe(dtype: str, description: str) -> Callable[[Callable[[Rng, int], Any]], Callable[[Rng, int], Any]]:
@@ -246,8 +352,7 @@ def _fp8_cache(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "machine code of the libraries that run this program")
-def _code(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _code(_: Rng, nbytes: int) -> Any:
     numpys = Path(np.__file__).parent
     python = Path(sysconfig.get_config_var("LIBDIR") or "/") / (sysconfig.get_config_var("INSTSONAME") or "")
     libraries = (*sorted(numpys.rglob("*.so")), *sorted((numpys.parent / "numpy.libs").glob("*.so*")), python)
@@ -261,6 +366,5 @@ def _random(rng: Rng, nbytes: int) -> Any:
 
 
 @_recipe("uint8", "zeros")
-def _zeros(rng: Rng, nbytes: int) -> Any:
-    del rng
+def _zeros(_: Rng, nbytes: int) -> Any:
     return np.zeros(nbytes, np.uint8)

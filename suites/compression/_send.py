@@ -1,6 +1,13 @@
 """Send messages over the links of this machine, and save and load them in files: compressed and raw."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import importlib
+import importlib.util
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,123 +16,126 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .. import _files
-from . import _codecs_device as device
-from . import _codecs_host as host
-from . import _corpora, _links, _pipeline, _ranks
-from ._coders import HostBlocks, MessageCodec, RawBlocks
-from ._pipeline import Cut, InFlight, Link, Message, Slots, Timed, Transfer
-from ._roundtrip import CHUNK_BYTES, MIB, mebibytes
+from .. import _between, _files
+from .._checks import in_turn
+from . import _codecs, _corpora, _links
+from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, queue_copy
+from ._roundtrip import CHUNK_BYTES, MIB
 
 topic = gb.Topic()
 
-Params = Mapping[str, str | int | float]
-
-_GPU_LINKS = ("d2h", "h2d", "socket", "peer", "process")
-_BETWEEN_PROCESSES = ("process", "peer")
 _DEPTHS = (1, 2, 4, 8)  # pipeline depths
 _SENT_CORPORA = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
 _COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # True: codecs on the host
 _MEMORIES = 6  # memory as a multiple of the message: source, target, comparison, stored blocks, buffers
 _SPARE_BYTES = 2**16  # reserve per block, because codecs need not produce the same number of bytes twice
 _DISK = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
-_DESCRIPTIONS = {
-    "d2h": "pinned host memory, written by the GPU's copy engines",
-    "h2d": "pinned host memory, read by the GPU's copy engines",
-    "socket": "TCP over the loopback interface, both ends in one process",
-    "copy": "one copy in host memory",
-}
+# limit of a wait for the other rank's part of a message, which it may first have to compress completely
+_PATIENCE_S = 20.0
+_ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
+_LOOK_S = 1e-3
+_LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
+_END_S = 10.0  # time limit for the processes to end by themselves
+# permits mpirun to run as root, as in a container
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class _Sent(NamedTuple):
-    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier."""
+    """The message for a link: MiB of the message and of a block, blocks in flight, and the codecs of the quick tier.
+
+    `full_size` is the size of the full tier if it differs."""
 
     size: int
-    block: int
+    block: float
     depth: int
     codecs: tuple[str, ...] = ()
+    full_size: int = 0
+
+
+class _Row(NamedTuple):
+    """A link: its description, and its messages from a GPU and from the host."""
+
+    description: str
+    gpu: _Sent | None = None
+    host: _Sent | None = None
 
 
 # Messages and blocks are long enough that handing over takes little of the time. More blocks are in flight if the GPU
-# both copies and computes.
-_ON_GPU = {
-    "d2h": _Sent(512, 32, 8, ("cascaded",)),
-    "h2d": _Sent(1024, 64, 8, ("cascaded",)),
-    "peer": _Sent(1024, 64, 4, ("ans",)),  # a codec that is faster than NVLink
-    "process": _Sent(1024, 256, 4),  # too slow for the quick tier, because a GPU takes a moment to switch processes
-    "socket": _Sent(512, 32, 4),
+# both copies and computes. For a peer the quick tier has a codec that is faster than NVLink; such codecs take a shorter
+# message within a few milliseconds. Two processes on one GPU are too slow for the quick tier, because a GPU takes a
+# moment to switch processes.
+_LINKS = {
+    "copy": _Row("one copy in host memory", host=_Sent(16, 1, 2, ("lz4", "zstd-1"))),
+    "d2h": _Row("pinned host memory, written by the GPU's copy engines", _Sent(512, 32, 8, ("cascaded",))),
+    "h2d": _Row("pinned host memory, read by the GPU's copy engines", _Sent(1024, 64, 8, ("cascaded",))),
+    "socket": _Row("TCP over the loopback interface, both ends in one process", _Sent(512, 32, 4), _Sent(8, 1, 2)),
+    "mpi": _Row("MPI_Send and MPI_Recv between two processes on this machine", host=_Sent(16, 1, 2)),
+    "peer": _Row(
+        "another process on a peer GPU, which copies the data out of this GPU's memory",
+        _Sent(1024, 64, 4, ("ans",), 4096),
+    ),
+    "process": _Row(
+        "memory shared with another process on the same device, which copies the data out",
+        _Sent(1024, 256, 4),
+        _Sent(16, 1, 2, ("lz4",)),
+    ),
+    "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
+    "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
-_ON_HOST = {
-    "copy": _Sent(16, 1, 2, ("lz4", "zstd-1")),
-    "socket": _Sent(8, 1, 2),
-    "mpi": _Sent(16, 1, 2),
-    "process": _Sent(16, 1, 2, ("lz4",)),
-}
-_PEER_FULL_MIB = 4096  # codecs that are faster than NVLink take a shorter message within a few milliseconds
 
 
-def _sent(target: gb.Target) -> dict[str, _Sent]:
-    """Return the message for each link in the tier of `target`, keyed by link."""
-    if target.is_host:
-        return _ON_HOST
-    return _ON_GPU | ({"peer": _ON_GPU["peer"]._replace(size=_PEER_FULL_MIB)} if target.tier == "full" else {})
+def _sent(target: gb.Target, file: str) -> dict[str, _Sent]:
+    """Return the messages in the tier of `target`, by link, or the one of the case `file`."""
+    rows = {name: row for name, row in _LINKS.items() if (name == file if file else name not in ("save", "load"))}
+    sent = {name: one for name, row in rows.items() if (one := row.host if target.is_host else row.gpu)}
+    if target.tier == "smoke":
+        return dict.fromkeys(sent, _Sent(1, 1 / 4, 2, ("lz4",)) if target.is_host else _Sent(16, 4, 2, ("lz4",)))
+    is_full = target.tier == "full"
+    return {name: one._replace(size=one.full_size) if is_full and one.full_size else one for name, one in sent.items()}
 
 
-def _values(target: gb.Target, name: str, unit: int = 1) -> tuple[int, ...]:
-    """Return the values of a field of the messages of this device, in ascending order."""
-    return tuple(sorted({getattr(sent, name) * unit for sent in _sent(target).values()}))
+def _axes(file: str = "") -> dict[str, Any]:
+    """Return the axes of the case `file`, or of `send`, and the function that chooses its points."""
 
+    def values(target: gb.Target, field: str, unit: int = 1) -> tuple[int, ...]:
+        return tuple(sorted({int(getattr(sent, field) * unit) for sent in _sent(target, file).values()}))
 
-def _corpora_axis(target: gb.Target) -> Any:
-    return gb.points(_corpora.names(target, _SENT_CORPORA[:1]), full=_corpora.names(target, _SENT_CORPORA))
+    def codecs(target: gb.Target) -> tuple[str, ...]:
+        if target.tier == "full":
+            return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else _codecs.ON_GPU
+        return tuple(dict.fromkeys(codec for sent in _sent(target, file).values() for codec in sent.codecs))
 
+    def blocks(target: gb.Target) -> tuple[int, ...]:
+        others = () if file or target.tier != "full" else (2**18, 2**22) if target.is_host else (2**22,)
+        return tuple(sorted({*values(target, "block", MIB), *others}))
 
-def _all_codecs(target: gb.Target) -> tuple[str, ...]:
-    return ("lz4", "zstd-1", "zstd-3", "zlib-1") if target.is_host else device.CODECS
+    def is_wanted(target: gb.Target, params: Mapping[str, Any]) -> bool:
+        """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
+        sent = _sent(target, file)[str(params.get("link", file))]
+        size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+        if size != sent.size * MIB or size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
+            return False
+        is_usual = (block, flight) == (sent.block * MIB, sent.depth)
+        if target.tier != "full":
+            return is_usual and params["codec"] in sent.codecs
+        is_compared = params["corpus"] == _SENT_CORPORA[0] and params["codec"] in _COMPARED[target.is_host]
+        return is_usual or is_compared
 
-
-def _codecs(target: gb.Target) -> Any:
-    quick = tuple(dict.fromkeys(codec for sent in _sent(target).values() for codec in sent.codecs))
-    return gb.points(smoke=("lz4",), quick=quick, full=_all_codecs(target))
-
-
-def _blocks(target: gb.Target) -> Any:
-    """Return the axis of block sizes in bytes that the links of this device use, by tier."""
-    usual, others = _values(target, "block", MIB), ((2**18,), (2**22,)) if target.is_host else ((2**22,), ())
-    return gb.points(smoke=others[0], quick=usual, full=(*others[0], *usual, *others[1]))
-
-
-def _is_wanted(target: gb.Target, params: Params, is_usual: bool) -> bool:
-    """Return True if each slot has a block, and the tier measures the point; full has few of unusual block or depth."""
-    if int(params["size_bytes"]) < int(params["block_bytes"]) * int(params["flight"]):
-        return False
-    is_compared = params["corpus"] == _SENT_CORPORA[0] and params["codec"] in _COMPARED[target.is_host]
-    return target.tier == "smoke" or is_usual or (target.tier == "full" and is_compared)
-
-
-def _suits_link(target: gb.Target, params: Params) -> bool:
-    sent = _sent(target)[str(params["link"])]
-    if params["link"] == "mpi" and target.tier != "full":
-        return False
-    if target.tier != "smoke" and params["size_bytes"] != sent.size * MIB:
-        return False
-    if target.tier == "quick" and params["codec"] not in sent.codecs:
-        return False
-    return _is_wanted(target, params, (params["block_bytes"], params["flight"]) == (sent.block * MIB, sent.depth))
+    return {
+        "where": is_wanted,
+        "corpus": _corpora.axis(_SENT_CORPORA[:1], full=_SENT_CORPORA),
+        "codec": codecs,
+        "size_bytes": lambda target: values(target, "size", MIB),
+        "block_bytes": blocks,
+        "flight": lambda target: _DEPTHS if target.tier == "full" else values(target, "depth"),
+    }
 
 
 @topic.case(
-    ranks=lambda params: 2 if params["link"] in _BETWEEN_PROCESSES else 1,
+    ranks=lambda params: 2 if params["link"] in ("process", "peer") else 1,
     devices=lambda params: 2 if params["link"] == "peer" else 1,
-    where=_suits_link,
-    link=lambda target: ("copy", "socket", "mpi", "process") if target.is_host else _GPU_LINKS,
-    corpus=_corpora_axis,
-    codec=_codecs,
-    size_bytes=lambda target: gb.points(
-        smoke=(MIB if target.is_host else 16 * MIB,), quick=_values(target, "size", MIB)
-    ),
-    block_bytes=_blocks,
-    flight=lambda target: gb.points(smoke=(2,), quick=_values(target, "depth"), full=_DEPTHS),
+    link=lambda target: tuple(_sent(target, "")),
+    **_axes(),
 )
 def send(
     bench: gb.Bench, link: str, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int
@@ -135,183 +145,187 @@ def send(
     The stage `overlapped` keeps `flight` blocks of `block_bytes` in flight, `staged` one at a time, and `raw` sends the
     uncompressed bytes. `compress` and `decompress` are the two halves alone. A half that works before or after the
     timed transfer is not measured. Raises Skip if the codec or the link is unavailable."""
-    message = message_of(bench, corpus, size_bytes, block_bytes)
-    chosen = MessageCodec(bench, codec, message)
-    if link == "mpi":
-        return _ranks.mpi_task(bench, message, chosen, flight)
-    if link in _BETWEEN_PROCESSES:
-        return _ranks.shared_task(bench, link, message, chosen, flight)
-    return Coders(bench, message, chosen, flight).over(link)
+    build = {"mpi": over_mpi, "process": between_processes, "peer": between_processes}.get(link, in_this_process)
+    return build(bench, link, message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def message_of(
-    bench: gb.Bench, corpus: str, size_bytes: int, block_bytes: int, chunk_bytes: int = CHUNK_BYTES
-) -> Message:
-    """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
-
-    A user's shorter file has fewer bytes."""
-    source, total = _corpora.source_of(bench, corpus, size_bytes)
-    bench.need(_MEMORIES * total + device.RESERVE_BYTES)
-    is_gpu, cut = bench.traits.is_gpu, Cut(total, block_bytes, chunk_bytes)
-    data = device.uploaded(bench, source, total) if is_gpu else source.repeated(total)
-    comparison = device.DeviceBytes(bench) if is_gpu else None
-    return Message(data, bench.xp.empty(total, bench.xp.uint8), cut, comparison, source.dtype, source.description)
-
-
-class Coders:
-    """The encoder and the decoder of a message in this process, and a copy of every packed block (`blocks`)."""
-
-    def __init__(self, bench: gb.Bench, message: Message, codec: MessageCodec, depth: int) -> None:
-        self._bench, self.message, self.codec, self.depth = bench, message, codec, depth
-        self._slots = Slots(depth, bench), Slots(depth, bench)
-        self.encoder = codec.encoder(self._slots[0], message.source)
-        self.decoder = codec.decoder(self._slots[1], message.target)
-        self.blocks = _pipeline.packed_blocks(self.encoder)
-
-    def transfers(self, links: Callable[[bool], Link], timed: Timed, is_staged: bool = False) -> list[Transfer]:
-        """Return the transfers of compressed and of raw blocks; `links` returns a new link for compressed or for raw.
-
-        If `is_staged`, the blocks of a GPU pass through page-locked buffers."""
-        message, bench = self.message, self._bench
-        nbytes = max(self.codec.max_packed_bytes, message.cut.block)
-        staging = _pipeline.Staging(bench, self.depth, nbytes) if is_staged and bench.traits.is_gpu else None
-        arrays = zip(self._slots, (message.source, message.target), strict=True)
-        raw = tuple(RawBlocks(message.cut, slots, array) for slots, array in arrays)
-        return [
-            Transfer(message, links(is_coded), encoder, decoder, timed, blocks=self.blocks, staging=staging)
-            for is_coded, (encoder, decoder) in ((True, (self.encoder, self.decoder)), (False, raw))
-        ]
-
-    def places(self, is_coded: bool) -> list[int]:
-        spans = map(self.message.cut.span, range(self.message.cut.count))
-        coded = [block.size + block.size // 4 + _SPARE_BYTES for block in self.blocks]
-        return coded if is_coded else [span.stop - span.start for span in spans]
-
-    def over(self, link: str) -> gb.Task:
-        """Return the task of a message over a link within this process: `copy`, `d2h`, `h2d` or `socket`.
-
-        Over `d2h` only the sender is timed, and over `h2d` only the receiver."""
-        bench, timed = self._bench, {"d2h": "sender", "h2d": "receiver"}.get(link, "both")
-        kinds: dict[str, Callable[[bool], Link]] = {
-            "copy": lambda _: _links.HostCopy(bench),
-            "socket": lambda _: _links.Loopback(),
-        }
-        links = kinds.get(link, lambda is_coded: _links.PinnedMemory(bench, self.places(is_coded)))
-        transfers = self.transfers(links, timed, link == "socket")  # type: ignore[arg-type]
-        payers = _ranks.host_payers(self.depth) if link == "socket" and not bench.traits.is_gpu else ""
-        return self.task(transfers, timed, _DESCRIPTIONS[link], payers)  # type: ignore[arg-type]
-
-    def task(self, transfers: list[Transfer], timed: Timed, link: str, payers: str = "") -> gb.Task:
-        """Return the task of a message within this process; `link` is the description of the link for the notes.
-
-        `payers` is the note `ends`, which says which sides are charged; if empty, it follows from `timed`."""
-
-        def close() -> None:
-            for transfer in transfers:
-                transfer.close()
-
-        ends = payers or {"sender": "write", "receiver": "read", "both": "shared"}[timed]
-        total, sent_bytes = self.message.cut.total, sum(int(block.size) for block in self.blocks)
-        stages = _pipeline.stages_of(_pipeline.calls_of(*transfers), total, timed)
-        notes = {"codec": self.codec.description, "link": link, "corpus": self.message.description, "ends": ends}
-        return gb.Task(stages, partial(_pipeline.ratio_of, total, sent_bytes), close=close, notes=notes)
-
-
-# Files.
-
-
-def _usual_depth(target: gb.Target) -> int:
-    return 2 if target.is_host else 8
-
-
-def _file_case(size_mib: int, block_bytes: int) -> Callable[[Any], Any]:
-    """Return the decorator of a case with files; the arguments are the size and the block of a GPU's quick tier."""
-    return topic.case(
-        when=gb.beyond_quick,
-        where=lambda target, params: _is_wanted(target, params, params["flight"] == _usual_depth(target)),
-        corpus=_corpora_axis,
-        codec=lambda target: gb.points((), smoke=("lz4",), full=_all_codecs(target)),
-        size_bytes=lambda target: mebibytes(1, 16, 128) if target.is_host else mebibytes(16, size_mib, 1024),
-        block_bytes=lambda target: gb.points(
-            smoke=(2**18 if target.is_host else 2**22,), quick=(2**20 if target.is_host else block_bytes,)
-        ),
-        flight=lambda target: gb.points(smoke=(2,), quick=(_usual_depth(target),), full=_DEPTHS),
-    )
-
-
-@_file_case(256, 2**24)
+@topic.case(when=gb.beyond_quick, **_axes("save"))
 def save(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> gb.Task:
     """Save arrays in a file until fsync(2) has returned, compressed and raw: uncompressed bytes per second.
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. The file has no
     name and is gone with the process. Raises Skip if the codec is unavailable, or if no file can be written."""
-    message = message_of(bench, corpus, size_bytes, block_bytes)
-    return saving(Coders(bench, message, MessageCodec(bench, codec, message), flight))
+    return in_this_process(bench, "save", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def saving(coders: Coders) -> gb.Task:
-    """Return the task of writing a message to a file; raises Skip if no file can be written or space is short."""
-    where = _files.folder_for_files()
-    descriptors = [_links.open_file(_DISK * coders.message.cut.total, where) for _ in range(2)]
-    transfers = coders.transfers(lambda _: _links.FileLink(descriptors.pop(), where), "sender", is_staged=True)
-    return coders.task(transfers, "sender", f"a file on {_files.file_system(where) or _UNKNOWN}, fsync included")
-
-
-_UNKNOWN = "an unknown file system"
-
-
-@_file_case(128, 2**23)
+@topic.case(when=gb.beyond_quick, **_axes("load"))
 def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int, flight: int) -> gb.Task:
     """Load arrays from a file past the page cache, compressed and raw: uncompressed bytes per second.
 
     Blocks of `block_bytes` are taken, of which `flight` are in flight. On a GPU the stage `host_codec` decodes the same
     data on the host and copies them to the device. Raises Skip if the codec or the file is unavailable."""
-    message = message_of(bench, corpus, size_bytes, block_bytes)
-    return loading(bench, Coders(bench, message, MessageCodec(bench, codec, message), flight))
+    return in_this_process(bench, "load", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
-def loading(bench: gb.Bench, coders: Coders) -> gb.Task:
-    """Return the task of reading a message back from a file; raises Skip if no file can be written or space is short.
+def message_of(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
+    """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
 
-    On a GPU it has the stage `host_codec` if the host has a codec of the same format."""
-    where, total = _files.folder_for_files(), coders.message.cut.total
-    files = [_links.ReadBack(_links.open_file(_DISK * total, where), where) for _ in range(2)]
-    transfers = coders.transfers(lambda is_coded: files[not is_coded], "receiver", is_staged=True)
-    link = f"a file on {_files.file_system(where) or _UNKNOWN}, read without the page cache"
-    task = replace(coders.task(transfers, "receiver", link), labels=("page-cached",) if files[0].is_cached else ())
-    if not bench.traits.is_gpu or coders.codec.name not in host.FORMATS:
-        return task
-    codec = host.FORMATS[coders.codec.name]()
-    by_host = _load_by_host(bench, coders.message, codec)
-    transfers.append(by_host)  # closed with the others
-    stages = _pipeline.stages_of({"host_codec": lambda: by_host.send(by_host.depth)}, total)
-    notes = {**task.notes, "host codec": f"{codec.description}, {by_host.depth} threads"}
-    return replace(task, stages={**task.stages, **stages}, notes=notes)
+    A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
+    source = _corpora.corpus_of(bench, corpus, size_bytes)
+    opened = _codecs.open_codec(bench, codec, source.dtype)
+    bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
+    target = bench.xp.empty(source.total, bench.xp.uint8)
+    return Message(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
 
 
-class UploadingBlocks(HostBlocks):
-    """A decoder of the host whose output, in page-locked memory, is copied to the GPU."""
-
-    def __init__(self, bench: gb.Bench, codec: host.HostCodec, message: Message, depth: int, source: Any) -> None:
-        """Allocate page-locked memory for the whole message; `source` is its source in host memory (NumPy, uint8)."""
-        self._message, self._source = message, source
-        self._copy = partial(_pipeline.queue_copy, bench)
-        super().__init__(codec, message.cut, Slots(depth, bench), bench.device.pinned(message.cut.total))
-
-    def decode(self, block: InFlight, packed: Any) -> None:
-        super().decode(block, packed)
-        span = self.cut.span(block.index)
-        self._copy(self._message.target[span], self._array[span])
-
-    def reset(self) -> None:
-        """Overwrite every byte that was decoded on the host with its wrong value."""
-        np.invert(self._source, out=self._array)
+def host_payers(depth: int) -> str:
+    """Return `apart` if each slot of both sides has a core for itself, else `shared`."""
+    return "apart" if 2 * depth <= _codecs.cores() else "shared"
 
 
-def _load_by_host(bench: gb.Bench, message: Message, codec: host.HostCodec) -> Transfer:
-    """Return the transfer that reads a message, which is written now, decodes it on the host and uploads it."""
-    cut, where, source = message.cut, _files.folder_for_files(), bench.device.to_host(message.source)
-    depth = min(host.cores(), cut.count)
-    file = _links.ReadBack(_links.open_file(_DISK * cut.total, where), where)
-    encoder = HostBlocks(codec, cut, Slots(depth), source)
-    return Transfer(message, file, encoder, UploadingBlocks(bench, codec, message, depth, source), "receiver")
+def _task(message: Message, send: Callable[[str], float], names: list[str], sent_bytes: float, **more: Any) -> gb.Task:
+    """Return the task of a message, which `send` sends as a stage does; the tables of blocks are among `sent_bytes`."""
+    total = message.source.size
+    stage = partial(gb.Stage, work=gb.Work(payload=total), quantity="payload", clock="self", effort=gb.POINT)
+    stages = {name: stage(partial(send, name), checked=name != "compress") for name in names}
+    notes = {"codec": message.codec.description, "corpus": message.description, **more.pop("notes")}
+    return gb.Task(stages, lambda: {"ratio": gb.Observed(total / sent_bytes, "", "more")}, notes=notes, **more)
+
+
+def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
+    """Return the task of a message over a link within this process, with `depth` blocks in flight.
+
+    Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
+    is_gpu, total, where = bench.traits.is_gpu, message.source.size, _files.folder_for_files()
+    timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
+
+    def make(blocks: Sequence[Any], _: bool) -> Link:
+        if link == "copy":
+            return _links.HostCopy()
+        if link in ("d2h", "h2d"):
+            most_bytes = max(block.size for block in blocks)
+            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
+        made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
+        made.staging = Staging(bench, depth, max(message.max_packed_bytes, message.block_bytes)) if is_gpu else None
+        return made
+
+    transfers = Transfers(message, depth, make)
+    system = _files.file_system(where) or "an unknown file system"
+    ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
+    notes = {"link": _LINKS[link].description.format(system), "ends": ends}
+    if link == "load" and is_gpu and codec in _codecs.FORMATS:  # reads, decodes by the host's cores, and uploads
+        by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
+        threads = min(_codecs.cores(), len(message.spans))
+        decoder = HostBlocks(by_host, Slots(threads, bench), bench.device.pinned(total))
+        targets = [message.target[span] for span in message.spans]
+        decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
+        encoder, file = (
+            HostBlocks(by_host, Slots(threads), by_host.source),
+            _links.FileLink(_DISK * total, where, timed),
+        )
+        transfers.add("host_codec", file, encoder, decoder, threads)
+        notes["host codec"] = f"{by_host.codec.description}, {threads} threads"
+    transfers.links[0].begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if transfers.links[0].is_cached else ()
+    options = {"close": transfers.close, "labels": labels, "notes": notes}
+    return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
+
+
+def between_processes(bench: gb.Bench, link: str, message: Message, _: str, depth: int) -> gb.Task:
+    """Return this rank's part of the task of a message to another process, through memory that rank 0 shares.
+
+    Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
+    _between.need_shared_gpu(bench)
+    total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
+    nbytes = _codecs.aligned(total) + depth * step
+    own = bench.device.share(nbytes) if bench.rank == 0 else None
+    handle = bench.exchange(own.handle if own else b"")[0]
+    shared = own or _between.open_shared(bench, handle, nbytes)
+    (wire,) = bench.sockets()
+    wire.settimeout(_PATIENCE_S)
+    if own:
+        rooms = list(own.array[nbytes - depth * step :].reshape(depth, step))
+        bench.device.copy(own.array[:total], message.source)
+        bench.device.synchronize()
+        message = replace(message, source=own.array[:total], rooms=rooms)
+
+    def make(_: Sequence[Any], is_coded: bool) -> Link:
+        return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
+
+    transfers = Transfers(message, depth, make, bench.rank)
+
+    def send(name: str) -> float:
+        """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
+        return float(bench.exchange(transfers.send(name))[name != "compress"])
+
+    def close() -> None:
+        transfers.close()
+        _links.hang_up(wire)
+        wire.close()
+        if not own:
+            # a failed thread may still use the memory; it is unmapped when the process ends
+            with contextlib.suppress(BufferError):
+                shared.close()
+
+    path = "peer" if link == "peer" else "same"
+    ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
+    notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
+    task = _task(message, send, list(transfers.ways), transfers.sent_bytes, notes=notes, close=close)
+    task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
+    return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
+
+
+def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
+    """Return the task of a message between two processes of MPI, which mpirun starts once and which read its source.
+
+    Raises Skip without mpi4py or mpirun."""
+    mpirun = shutil.which("mpirun")
+    if importlib.util.find_spec("mpi4py") is None or mpirun is None:
+        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
+    launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
+    helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
+    ask = partial(helper.ask, _LIMIT_S, "answer")
+    with tempfile.NamedTemporaryFile() as file:
+        message.source.tofile(file)
+        sent_bytes = ask("open", file.name, codec, message.block_bytes, message.chunk_bytes, depth)
+
+    close = in_turn(partial(helper.tell, "answer", "end"), partial(helper.end, _END_S))
+    notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
+    names = ["overlapped", "staged", "raw", "compress", "decompress"]
+    return _task(message, ask, names, sent_bytes, notes=notes, close=close)
+
+
+class MpiRank:
+    """One of the two processes: rank 0 serves the case, and rank 1 follows rank 0 until the end."""
+
+    def __init__(self) -> None:
+        self._mpi = importlib.import_module("mpi4py.MPI")
+        self._world = self._mpi.COMM_WORLD
+        while self._world.rank:
+            self.answer("end")
+
+    def _open(self, source_file: str, codec: str, block_bytes: int, chunk_bytes: int, depth: int) -> float:
+        """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
+        source = np.fromfile(source_file, np.uint8)
+        message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
+        self._transfers = Transfers(message, depth, lambda *_: _links.MpiLink(self._mpi), self._world.rank)
+        return self._transfers.sent_bytes
+
+    def answer(self, work: str, *args: Any) -> Any:
+        """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
+
+        `open` returns the bytes of a message. Other work is a stage: rank 0 times `compress`, and rank 1 the others."""
+        work, args = self._world.bcast((work, args))
+        if work == "end":
+            sys.exit()  # not every mpirun passes on the end of standard input
+        try:
+            result: Any = self._open(*args) if work == "open" else self._transfers.send(work)
+        except gb.WrongAnswer as error:
+            result = str(error)
+        meeting = self._world.Ibarrier()
+        while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
+            time.sleep(_LOOK_S)
+        results = self._world.allgather(result)
+        if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
+            raise gb.WrongAnswer(errors[0])
+        return results[work != "compress"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
+from .._checks import flipping, in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, tensor_call, warp_call
@@ -93,8 +93,9 @@ def _decode_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
         calls.append(tensor_call(bench, weights, vectors, 1) if by_tensor else warp_call(bench, weights, vectors))
     moved = chain.nbytes + sum(_HALF.itemsize * (weights.rows + weights.cols) for weights in chain.matrices)
     work = gb.Work(moved=float(moved), flops=2.0 * model.size, items=1)
+    outputs, inputs = chain.outputs, flipping(chain.inputs[0])
     stage = gb.Stage(
-        in_turn(*calls), work, "items", "dram", ("graph",), max_calls=4, item="token", outputs=chain.outputs
+        in_turn(*calls), work, "items", "dram", ("graph",), max_calls=4, item="token", outputs=outputs, inputs=inputs
     )
     notes = _notes(model, kind, "skinny.cu" if by_tensor else "gemv.cu")
     return gb.Task.of(stage, check=partial(chain.check, np.zeros(1, np.int64)), notes=notes)
@@ -117,7 +118,8 @@ def _prefill_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
     calls.append(warp_call(bench, head, Vectors(x[(PROMPT - 1) * pitch :], y)))
     flops = 2.0 * PROMPT * sum(weights.rows * weights.cols for weights in chain.matrices[:-1])
     work = gb.Work(moved=float(chain.nbytes), flops=flops + 2.0 * model.head.size, items=PROMPT)
-    stage = gb.Stage(in_turn(*calls), work, "items", "tensor.float16", max_calls=2, item="token", outputs=chain.outputs)
+    limit, outputs, inputs = "tensor.float16", chain.outputs, flipping(chain.inputs[0])
+    stage = gb.Stage(in_turn(*calls), work, "items", limit, max_calls=2, item="token", outputs=outputs, inputs=inputs)
     lines = np.append(bench.rng.integers(0, PROMPT, _COMPARED - 1), PROMPT - 1)
     notes = _notes(model, kind, f"{library}, the head by gemv.cu")
     return gb.Task.of(stage, check=partial(chain.check, lines), notes=notes)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def read(bench: gb.Bench, size_bytes: int) -> gb.Task:
     def check() -> None:
         expect_equal(bench.device.to_host(partials), stream.expected_xor(drawn), "partial results")
 
-    stage = gb.Stage(call, gb.Work(moved=size_bytes, payload=size_bytes), "moved", "dram", outputs=(partials,))
+    work, inputs = gb.Work(moved=size_bytes, payload=size_bytes), partial(stream.redraw, drawn)
+    stage = gb.Stage(call, work, "moved", "dram", outputs=(partials,), inputs=inputs)
     return gb.Task.of(stage, check=check)
 
 

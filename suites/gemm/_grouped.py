@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
+from .._checks import flipping, in_turn
 from .._graphs import replayed
 from .._matrix.data import Maker, Operands, judged
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Precision, Shape
@@ -170,6 +170,7 @@ class GroupedProducts:
         self._bench, self._layout, self.make = bench, layout, Maker(bench)
         seeds = [int(seed) for seed in self.rng.integers(2**63, size=2)]
         self.x = self.make.drawn(kind_a, tokens * k, seeds[0])
+        self._redraw = flipping(self.x)
         self.weights = self.make.drawn(kind_b, experts * n * k, seeds[1])
         self.y, self._dense_y = (bench.xp.empty(tokens * n, kind_c.storage) for _ in range(2))
         self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
@@ -186,7 +187,8 @@ class GroupedProducts:
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
-        return gb.Stage(call, work, "flops", self.precision.limit, max_calls=most, effort=gb.POINT, probe=probe)
+        limit, inputs = self.precision.limit, self._redraw
+        return gb.Stage(call, work, "flops", limit, max_calls=most, effort=gb.POINT, probe=probe, inputs=inputs)
 
     def _experts(self) -> list[ExpertOperands]:
         return [ExpertOperands(self, *part) for part in self._layout.parts]
@@ -312,6 +314,7 @@ def _host_task(bench: gb.Bench, layout: ExpertLoads) -> gb.Task:
 
     probe = share_of_dense(bench, call, lambda: np.matmul(x, weights[0].T, out=dense_y))
     work = layout.work(side, side, 4)
-    stage = gb.Stage(call, work, "flops", precision.limit, effort=gb.POINT, probe=probe, outputs=(y,))
+    limit, inputs = precision.limit, flipping(x)
+    stage = gb.Stage(call, work, "flops", limit, effort=gb.POINT, probe=probe, outputs=(y,), inputs=inputs)
     notes = {"library": library(), "expert": f"{side} × {side}", "data": "N(0,1)", **layout.notes}
     return gb.Task({_LOOP: stage}, check, notes=notes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
 from .._matrix.data import CHECKED, judged
 from .._matrix.formats import PRECISIONS, Precision, Shape
 from .._matrix.freivalds import expect_host_product
@@ -75,12 +76,14 @@ def host_product(bench: gb.Bench, precision: Precision, shape: Shape) -> gb.Task
 
     work = gb.Work(flops=shape.flops, moved=shape.moved(precision))
 
-    def negate() -> None:
-        np.negative(a, out=a)
+    def redraw() -> None:
+        """Negate random rows of A, so that no call can have kept the answer."""
+        signs = rng.choice((-1, 1), (shape.m, 1)).astype(storage)
+        signs[0] = -1
+        np.multiply(a, signs, out=a)
 
-    stage = gb.Stage(
-        lambda: np.matmul(a, b, out=c), work, "flops", precision.a, max_calls=64, outputs=(c,), inputs=negate
-    )
+    call = functools.partial(np.matmul, a, b, out=c)
+    stage = gb.Stage(call, work, "flops", precision.a, max_calls=64, outputs=(c,), inputs=redraw)
     return gb.Task.of(stage, check=check, notes=_notes())
 
 
@@ -99,6 +102,7 @@ def host_gemv(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
         return judged(PRECISIONS["float32"], cols, y, reference, scale)
 
     calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
-    stage = rotated(calls, 4.0 * (rows * cols + rows + cols), 2.0 * rows * cols, outputs=(y,))
+    moved, inputs = 4.0 * (rows * cols + rows + cols), flipping(x, reference)
+    stage = rotated(calls, moved, 2.0 * rows * cols, outputs=(y,), inputs=inputs)
     notes = {**_notes(), **rotation_notes(rows, cols, copies)}
     return gb.Task.of(stage, check=check, notes=notes)

@@ -117,7 +117,7 @@ def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
             by_vendor.call()
 
     effort, work = gb.Effort.sustained(_BURSTS_S), operands.work(_BURST)
-    stage = gb.Stage(products, work, "flops", precision.limit, max_calls=1, effort=effort, rest_s=_REST_S)
+    stage = replace(operands.stage(products, effort), work=work, max_calls=1, rest_s=_REST_S)
     notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
     return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
 
@@ -149,6 +149,7 @@ def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> g
     operands = Operands(bench, precision, shape)
     copies = copies_of(bench, operands.b)
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
-    stage = rotated([by_vendor.call for by_vendor in products], shape.moved(precision), shape.flops)
+    calls = [by_vendor.call for by_vendor in products]
+    stage = rotated(calls, shape.moved(precision), shape.flops, inputs=operands.redraw)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
     return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
+from .._checks import flipping
+
 _FILE = "attention.cu"
 _THREADS = (128, 256, 512)  # threads per block of attention.cu
 # Threads on a compute unit, with up to 128 registers each; half as many if 8 heads share a KV head.
@@ -170,10 +172,11 @@ class DecodeAttention:
         self._table = (rng.permutation(table) if order == "shuffled" else table).astype(np.uint32)
         self._device_table, self._device_lengths = xp.asarray(self._table), xp.asarray(self._lengths)
         self._sampled = self._sample(rng)
-        # The sampled heads in double precision, after their first use.
+        # The sampled heads in double precision with both inputs, after their first use.
         self._known: dict[tuple[int, int], npt.NDArray[np.float64]] = {}
         seeds = rng.integers(2**63, size=3)
         self._queries = self._drawn(shape.batch * shape.heads * shape.dim, seeds[0], log2_scale(shape.dim))
+        self._negate = flipping(self._queries)
         size = shape.batch * shape.kv_heads * shape.capacity * shape.dim
         keys, values = self._drawn(size, seeds[1]), self._drawn(size, seeds[2])
         poison = bench.kernel(_FILE, "poison_beyond", **shape.defines)
@@ -220,6 +223,11 @@ class DecodeAttention:
         attend = launches(self._bench, self._shape, self._device_lengths, self._queries, self._device_table)
         return tuple(attend(cache.keys, cache.values, cache.out) for cache in self.caches)
 
+    def redraw(self) -> None:
+        """Negate the queries; a second call restores them."""
+        self._negate()
+        self._known = {place: exact[::-1] for place, exact in self._known.items()}
+
     def check(self) -> gb.Observation:
         """Compare sampled heads with double precision; every copy that was written must have the same results.
 
@@ -233,21 +241,21 @@ class DecodeAttention:
         gb.expect(differing == 0, f"{differing} results of {len(written)} copies differ from the first copy")
         rows = first.reshape(self._shape.batch, self._shape.heads, self._shape.dim)
         self._known = self._known or {place: self.expected(*place) for place in self._sampled}
-        pairs = [(rows[place], exact) for place, exact in self._known.items()]
+        pairs = [(rows[place], exact[0]) for place, exact in self._known.items()]
         errors = [float(np.linalg.norm(row - exact) / np.linalg.norm(exact)) for row, exact in pairs]
         gb.expect(max(errors) <= _BOUND, f"the relative error {max(errors):.3g} of a head is above {_BOUND:.3g}")
         return {"error": gb.Observed(max(errors))}
 
     def expected(self, sequence: int, head: int) -> npt.NDArray[np.float64]:
-        """Return the result of the head `head` of a sequence in double precision, computed by NumPy: (dim,)."""
+        """Return the results of a head in double precision, of the queries and of their negatives: NumPy, (2, dim)."""
         shape, to_host = self._shape, self._bench.device.to_host
         first = (sequence * shape.heads + head) * shape.dim
         query = to_host(self._queries[first : first + shape.dim]).view(np.float16).astype(float)
         cache, kv_head = self.caches[0], head // (shape.heads // shape.kv_heads)
         keys, values = (self._rows(array, sequence, kv_head) for array in (cache.keys, cache.values))
         scores = keys @ query
-        powers = np.exp2(scores - scores.max())
-        return np.asarray(powers @ values / powers.sum())
+        powers = np.exp2(np.stack([scores - scores.max(), scores.min() - scores]))
+        return np.asarray(powers @ values / powers.sum(axis=1, keepdims=True))
 
     def _rows(self, array: Any, sequence: int, kv_head: int) -> npt.NDArray[np.float64]:
         """Return the keys or values of one KV head of a sequence in the order of its tokens, as NumPy doubles."""
@@ -265,9 +273,8 @@ class DecodeAttention:
     def task(self) -> gb.Task:
         """Return the attention over each copy in turn as a task that is judged by the bytes that a call moves."""
         calls, shape = self.calls(), self._shape
-        stage = gb.Stage(
-            calls[0], self.work, "moved", "dram", modes=(), rotation=calls, effort=gb.POINT, outputs=self.outputs
-        )
+        rest: dict[str, Any] = {"effort": gb.POINT, "outputs": self.outputs, "inputs": self.redraw}
+        stage = gb.Stage(calls[0], self.work, "moved", "dram", modes=(), rotation=calls, **rest)
         plan = shape.plan(self._bench.device.device.units)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"
         notes = {

@@ -63,7 +63,8 @@ class Chain:
         self.bench, self.weights, self.model, self.rows, self.layout = bench, weights, model, rows, layout
         self.rng, self.caches = bench.rng, memory.layers
         self.input = self.rng.integers(0, model.head.rows, rows).astype(np.uint32)
-        self.device_input = xp.asarray(self.input)
+        self._other_input = (self.input + np.uint32(1)) % np.uint32(model.head.rows)
+        self.device_input = xp.array(self.input)
         self.turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
         widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
         widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
@@ -72,6 +73,11 @@ class Chain:
         self.outputs = (*self.room.values(), self.stream)
         self._kernels: dict[str, gb.Kernel] = {}
         self._is_early = is_early
+
+    def redraw(self) -> None:
+        """Put other tokens in place; a second call restores the first ones."""
+        self.input, self._other_input = self._other_input, self.input
+        self.bench.device.copy(self.device_input, self.input)
 
     def _kernel(self, name: str) -> gb.Kernel:
         """Return the kernel `name` of chain.cu, compiled at its first use for this model's norms."""
@@ -212,7 +218,7 @@ class DecodeChain:
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
         self._row = int(self.chain.rng.integers(batch))  # the sequence that the check compares
-        self._exact: ExactChain | None = None
+        self._exact: dict[int, ExactChain] = {}  # by the token of that sequence
         self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
         weights.compile(batch)
         self.calls = tuple(self._all_calls())
@@ -271,10 +277,11 @@ class DecodeChain:
         gb.expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         tokens = to_host(self.tokens)
         gb.expect(bool((tokens == logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit")
-        if self._exact is None:
-            self._exact, exact = self._expected(self._row)
+        token = int(self.chain.input[self._row])
+        if token in self._exact:
+            exact = self._exact[token].again()
         else:
-            exact = self._exact.again()
+            self._exact[token], exact = self._expected(self._row)
         return {"error": gb.Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
 
     def differing(self, alone: DecodeChain) -> float:
@@ -352,7 +359,7 @@ class PrefillChain:
         shape = PromptShape(tokens, model.heads, model.kv_heads, model.dim)
         self._unfused = Unfused(bench, shape, self._workspace)
         self._halves = bench.xp.empty(widest, "uint16")
-        self._exact: ExactChain | None = None
+        self._exact: dict[int, ExactChain] = {}  # by the last token
         self.logits = bench.xp.empty(model.head.rows, "uint16")
         self.calls = tuple(self._all_calls())
 
@@ -403,12 +410,13 @@ class PrefillChain:
         Later checks take the same tokens, whose results in double precision are stored."""
         logits = self.chain.bench.device.to_host(self.logits).view(np.float16).astype(float)
         gb.expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
-        if self._exact is None:
+        token = int(self.chain.input[-1])
+        if token not in self._exact:
             drawn = self.chain.rng.integers(0, self._tokens, _SAMPLED)
             places = sorted({self._tokens - 1, *(int(place) for place in drawn)})
             sampled = [SampledToken(0, place, int(self.chain.input[place])) for place in places]
-            self._exact = self.chain.exact()
-            exact = self._exact.logits(sampled)[-1]
+            self._exact[token] = self.chain.exact()
+            exact = self._exact[token].logits(sampled)[-1]
         else:
-            exact = self._exact.again()[-1]
+            exact = self._exact[token].again()[-1]
         return {"error": gb.Observed(_judged(logits, exact, self._model.depth))}

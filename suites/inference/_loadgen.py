@@ -184,5 +184,6 @@ def session_task(bench: gb.Bench, library: Any, scenario: str, batch: int, step:
         probe=lambda: {"p99": gb.Observed(session.p99, "s")},
         effort=gb.Effort.exactly(_SESSIONS),
         outputs=step.outputs,
+        inputs=step.chain.redraw,
     )
     return gb.Task.of(stage, check=lambda: {**step.check(), **session.observed()}, notes=notes)

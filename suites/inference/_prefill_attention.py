@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .. import _torch, _triton
-from .._checks import in_turn
+from .._checks import flipping, in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import vendor
@@ -326,7 +326,8 @@ class PrefillAttention:
     def task(self) -> gb.Task:
         """Return the attention as a task that is judged by the operations that count."""
         call, data = self.provider.call, "seeded, N(0, 1); operations count the pairs that a token attends to"
-        stage = gb.Stage(call, self._shape.work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT)
+        work, inputs = self._shape.work, flipping(self.prompt.queries)
+        stage = gb.Stage(call, work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT, inputs=inputs)
         notes = {"library": self.provider.library, "data": data}
         return gb.Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
 

@@ -128,6 +128,14 @@ def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: i
     return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch)
 
 
+def _learn_both(chain: DecodeChain | PrefillChain) -> None:
+    """Check the other input and the present one, so that later checks know both exact answers."""
+    for _ in range(2):
+        chain.chain.redraw()
+        in_turn(*chain.calls)()
+        chain.check()
+
+
 def step_task(
     bench: gb.Bench, model: Model, kind: str, batch: int, context: int, effort: gb.Effort = gb.POINT
 ) -> gb.Task:
@@ -141,6 +149,8 @@ def step_task(
         is_first, observed = memory.observe(), step.check()
         if alone and is_first:
             memory.observed["differing"] = gb.Observed(step.differing(alone))
+        if is_first:
+            _learn_both(step)
         return {**memory.observed, **observed}
 
     stage = gb.Stage(
@@ -153,6 +163,7 @@ def step_task(
         effort=effort,
         item="token",
         outputs=step.outputs,
+        inputs=step.chain.redraw,
     )
     files = "gemv.cu, skinny.cu, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
     launches = "early" if "early_launch" in bench.traits.features else "in turn"
@@ -169,11 +180,13 @@ def prefill_task(bench: gb.Bench, model: Model, kind: str, tokens: int, effort: 
     prefill = PrefillChain(bench, weights, tokens)
 
     def check() -> gb.Observation:
-        memory.observe()
-        return {**memory.observed, **prefill.check()}
+        is_first, observed = memory.observe(), prefill.check()
+        if is_first:
+            _learn_both(prefill)
+        return {**memory.observed, **observed}
 
     work, call = model.prefill(tokens, weights.nbytes), in_turn(*prefill.calls)
-    outputs = prefill.outputs
-    stage = gb.Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, item="token", outputs=outputs)
+    rest: dict[str, Any] = {"item": "token", "outputs": prefill.outputs, "inputs": prefill.chain.redraw}
+    stage = gb.Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, **rest)
     notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
     return gb.Task.of(stage, check=check, notes=notes)

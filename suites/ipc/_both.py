@@ -6,7 +6,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, RankMemory, expect_pattern, fill_pattern, fitting, need_shared_gpu, sizes
+from .._between import POISON, RankMemory, expect_pattern, fitting, need_shared_gpu, sizes
 from .._copies import ARRAYS, WAYS, call_of, reads
 from .._link import BOTH_WAYS, LIMIT, link_of
 
@@ -37,6 +37,7 @@ def both(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
         "payload",
         LIMIT,
         lead=copies.lead,
+        inputs=copies.redraw,
         also={"sum": gb.Work(payload=2 * size_bytes)},
         effort=gb.POINT,
     )
@@ -89,11 +90,14 @@ class Duplex:
     def __init__(self, bench: gb.Bench, way: str, size_bytes: int) -> None:
         need_shared_gpu(bench)
         bench.need((ARRAYS + 1) * size_bytes)
-        self._bench, self._seed = bench, bench.seed + bench.rank
+        self._bench = bench
+        self._sent, self._expected = (
+            bench.words(size_bytes // 8, bench.seed + rank) for rank in (bench.rank, 1 - bench.rank)
+        )
         self._writes = not reads(way)
         self._local = bench.xp.empty(size_bytes, bench.xp.uint8)
         self._memory = RankMemory(
-            bench, size_bytes, lambda mine: fill_pattern(bench, self._local if self._writes else mine, self._seed)
+            bench, size_bytes, lambda mine: self._sent.fill(self._local if self._writes else mine)
         )
         self._meeting = DeviceMeeting(bench)
         self.lead = self._meeting.lead
@@ -103,6 +107,11 @@ class Duplex:
     def _arriving(self) -> Any:
         """Where the other rank's bytes arrive."""
         return self._memory.local if self._writes else self._local
+
+    def redraw(self) -> None:
+        """Send other words, and expect others; a second call returns to the first ones."""
+        self._sent.redraw(self._local if self._writes else self._memory.local)
+        self._expected.redraw()
 
     def poison(self) -> None:
         """Overwrite the bytes that this rank receives; return when both ranks have done so. Every rank must call it."""
@@ -117,8 +126,7 @@ class Duplex:
         checked."""
         self._bench.barrier()
         self._meeting.expect_met()
-        seed_of_other = self._bench.seed + 1 - self._bench.rank
-        expect_pattern(self._bench, self._arriving, seed_of_other, "copied both ways at once")
+        expect_pattern(self._bench, self._arriving, self._expected.seed, "copied both ways at once")
         self._bench.barrier()
 
     def close(self) -> None:

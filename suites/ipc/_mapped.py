@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -146,15 +147,15 @@ def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes) if path == "peer" else xp.empty(size_bytes, xp.uint8)
-    fill_pattern(bench, far, bench.seed)
+    sent = fill_pattern(bench, far, bench.seed)
     bench.device.synchronize()
 
     def check() -> None:
-        expect_pattern(bench, near, bench.seed, "copied in one process")
+        expect_pattern(bench, near, sent.seed, "copied in one process")
 
     limit = LIMIT if path == "peer" else ""
-    call, work = partial(bench.device.copy, near, far), gb.Work(payload=size_bytes)
-    stage = gb.Stage(call, work, "payload", limit, effort=gb.POINT, outputs=(near,))
+    call, work, inputs = partial(bench.device.copy, near, far), gb.Work(payload=size_bytes), partial(sent.redraw, far)
+    stage = gb.Stage(call, work, "payload", limit, effort=gb.POINT, outputs=(near,), inputs=inputs)
     tags = {"devices": " ← ".join(device.id for device in bench.devices), "processes": "1"}
     tags |= link_of(ONE_WAY, "pull", protocol="none (one process)") if path == "peer" else {}
     return gb.Task.of(stage, check=check, notes=tags)
@@ -189,10 +190,11 @@ class Partner:
         self._way = way
         self._nbytes = nbytes
         self._writes = not reads(way)
-        self._seed = bench.seed + (1 if self._writes else 0)  # the written pattern differs from the owner's pattern
+        # the written pattern differs from the owner's pattern
+        self._sent = bench.words(nbytes // 8, bench.seed + (1 if self._writes else 0))
         self._local = bench.xp.empty(nbytes, bench.xp.uint8)
         if self._writes:
-            fill_pattern(bench, self._local, self._seed)
+            self._sent.fill(self._local)
         self._handle: bytes = bench.exchange(None)[0]
         self._kept: gb.SharedBuffer | None = None
         self._kept_copy: Call = _no_copy
@@ -232,25 +234,19 @@ class Partner:
         return lambda: self._kept_copy()
 
     def poison(self) -> None:
-        """Overwrite the target of the copy; without a kept mapping, rank 0's memory is mapped for this."""
-        if not self._writes:
-            self._local.fill(POISON)
-        elif self._kept is not None:
-            self._kept.array.fill(POISON)
-            self._bench.device.synchronize()
-        else:
-            self._through_a_mapping(lambda array: array.fill(POISON))
+        """Overwrite the target of the copy."""
+        self._use(self._writes, lambda array: array.fill(POISON))
+
+    def redraw(self) -> None:
+        """Put other words into the source of the copy; a second call restores the first ones."""
+        self._use(not self._writes, self._sent.redraw)
 
     def check(self) -> None:
         """Raise WrongAnswer if a byte in the target of the copy is wrong.
 
         On a GPU a kernel reads written memory back, so that the copy under test does not check itself."""
-        if not self._writes:
-            expect_pattern(self._bench, self._local, self._seed, "read through the handle")
-        elif self._kept is not None:
-            self._expect_written(self._kept.array)
-        else:
-            self._through_a_mapping(self._expect_written)
+        label = "written through the handle" if self._writes else "read through the handle"
+        self._use(self._writes, lambda array: expect_pattern(self._bench, array, self._sent.seed, label))
 
     def check_mapping(self) -> None:
         """Copy once through a fresh mapping; raise WrongAnswer if a byte is not the other process's."""
@@ -258,14 +254,16 @@ class Partner:
         self.first_copy_seconds()
         self.check()
 
-    def _expect_written(self, array: Any) -> None:
-        expect_pattern(self._bench, array, self._seed, "written through the handle")
-
-    def _through_a_mapping(self, use: Callable[[Any], object]) -> None:
-        shared = self._open()
+    def _use(self, is_far: bool, use: Callable[[Any], object]) -> None:
+        """Call `use` with this rank's array, or with rank 0's memory, which is mapped for this unless it is kept."""
+        if not is_far:
+            use(self._local)
+            return
+        shared = self._kept or self._open()
         use(shared.array)
         self._bench.device.synchronize()
-        shared.close()
+        if shared is not self._kept:
+            shared.close()
 
     def close(self) -> None:
         """Unmap the allocation if it is still mapped."""
@@ -279,7 +277,7 @@ class Partner:
         `state` is the state of the mapping in the notes: STEADY or FIRST."""
         tags = link_of(ONE_WAY, self._way, state=state) if self._path == "peer" else {}
         return gb.Task.of(
-            stage,
+            replace(stage, inputs=self.redraw),
             check=self.check,
             poison=self.poison,
             close=self.close,

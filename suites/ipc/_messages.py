@@ -5,17 +5,22 @@ import errno
 import os
 import socket
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
 from .._between import pattern, sizes
+from .._checks import expect_equal, flipping, in_turn
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: names the process that Yama allows to access this one
 _ANY = ctypes.c_ulong(-1)
+_REDRAW = b"r"
 
 topic = gb.Topic()
 
@@ -35,12 +40,13 @@ def pipe(bench: gb.Bench, size_bytes: int) -> gb.Task:
 class MessageServer(threading.Thread):
     """A thread of rank 0 that answers every byte that arrives with the whole message.
 
-    It serves one peer, at the abstract address `address` (unix(7)), until the peer closes the connection."""
+    It serves one peer, at the abstract address `address` (unix(7)), until the peer closes the connection. The byte
+    _REDRAW makes the message its other one, and is sent back."""
 
-    def __init__(self, message: bytes, answer: int = -1) -> None:
+    def __init__(self, message: npt.NDArray[np.uint8], answer: int = -1) -> None:
         super().__init__(daemon=True)
         self.address = f"\0gpubench-{os.getpid()}-{id(self)}"
-        self._message = message
+        self._message, self._redraw = message.data, flipping(message)
         self._answer = answer
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.address)
@@ -52,15 +58,17 @@ class MessageServer(threading.Thread):
         with self._listener:
             connection, _ = self._listener.accept()
         with connection:
-            while connection.recv(1):
-                if self._answer < 0:
+            while asked := connection.recv(1):
+                if asked == _REDRAW:
+                    self._redraw()
+                    connection.sendall(asked)
+                elif self._answer < 0:
                     connection.sendall(self._message)
                 else:
                     _write_all(self._answer, self._message)
 
 
-def _write_all(descriptor: int, message: bytes) -> None:
-    missing = memoryview(message)
+def _write_all(descriptor: int, missing: memoryview) -> None:
     while missing:
         missing = missing[os.write(descriptor, missing) :]
 
@@ -69,7 +77,7 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
     """Return this rank's task of a message of `size_bytes` from rank 0 to rank 1; both ranks must call it."""
     sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
-        return _serve(bench, by, sent.tobytes())
+        return _serve(bench, by, sent)
     answer = bench.hand_over(None) if by == "pipe" else gb.Handle()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(bench.exchange(None)[0])
@@ -84,18 +92,21 @@ def _message(bench: gb.Bench, by: str, size_bytes: int) -> gb.Task:
         while missing:
             missing = missing[take(missing) or len(missing) :]
 
-    def check() -> None:
-        gb.expect(bool((received == sent).all()), f"the {size_bytes} B received differ from the message sent")
+    def redraw() -> None:
+        connection.sendall(_REDRAW)
+        connection.recv(1)
+        flip()
 
     def close() -> None:
         connection.close()
         answer.close()
 
-    stage = gb.Stage(fetch, gb.Work(payload=size_bytes), "payload", effort=gb.POINT, outputs=(received,))
-    return gb.Task.of(stage, check=check, close=close)
+    work, flip = gb.Work(payload=size_bytes), flipping(sent)
+    stage = gb.Stage(fetch, work, "payload", effort=gb.POINT, outputs=(received,), inputs=redraw)
+    return gb.Task.of(stage, check=partial(expect_equal, received, sent, "bytes received"), close=close)
 
 
-def _serve(bench: gb.Bench, by: str, sent: bytes) -> gb.Task:
+def _serve(bench: gb.Bench, by: str, sent: npt.NDArray[np.uint8]) -> gb.Task:
     """Return the task of rank 0, which serves the message `sent` over a socket or a pipe (`by`)."""
     if by == "socket":
         bench.exchange(MessageServer(sent).address)
@@ -113,8 +124,8 @@ class _IoVector(ctypes.Structure):
 @topic.case(ranks=2, when=gb.on_host, size_bytes=sizes)
 def direct(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Bandwidth of the kernel's copy out of the other process's private memory (process_vm_readv(2)): payload."""
+    sent = pattern(size_bytes, bench.seed)
     if bench.rank == 0:
-        sent = pattern(size_bytes, bench.seed)
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
         bench.exchange((os.getpid(), int(sent.ctypes.data)))
@@ -128,29 +139,26 @@ def direct(bench: gb.Bench, size_bytes: int) -> gb.Task:
     pid, address = bench.exchange(None)[0]
     received = np.empty(size_bytes, np.uint8)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    libc.process_vm_readv.restype = libc.process_vm_writev.restype = ctypes.c_ssize_t
 
-    def copy() -> None:
-        """Copy the whole message from the other process to `received`; raises OSError if the kernel refuses."""
+    def copy(call: Any = libc.process_vm_readv, array: npt.NDArray[np.uint8] = received) -> None:
+        """Copy the whole message from the other process, or to it; raises OSError if the kernel refuses."""
         done = 0
         while done < size_bytes:  # one call copies 2 GiB at most
-            local = _IoVector(received.ctypes.data + done, size_bytes - done)
+            local = _IoVector(array.ctypes.data + done, size_bytes - done)
             remote = _IoVector(address + done, size_bytes - done)
-            count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+            count = call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
             if count <= 0:
-                raise OSError(ctypes.get_errno(), "process_vm_readv")
+                raise OSError(ctypes.get_errno(), call.__name__)
             done += count
-
-    def check() -> None:
-        right = bool((received == pattern(size_bytes, bench.seed)).all())
-        gb.expect(right, f"the {size_bytes} B read from the other process are wrong")
 
     try:
         copy()
     except OSError as error:
         raise refusal_error(error.errno or 0, _YAMA.read_text().strip() if _YAMA.exists() else "") from error
-    stage = gb.Stage(copy, gb.Work(payload=size_bytes), "payload", effort=gb.POINT, outputs=(received,))
-    return gb.Task.of(stage, check=check)
+    work, redraw = gb.Work(payload=size_bytes), in_turn(flipping(sent), partial(copy, libc.process_vm_writev, sent))
+    stage = gb.Stage(copy, work, "payload", effort=gb.POINT, outputs=(received,), inputs=redraw)
+    return gb.Task.of(stage, check=partial(expect_equal, received, sent, "bytes read"))
 
 
 def refusal_error(number: int, ptrace_scope: str) -> gb.Unavailable:

@@ -10,7 +10,6 @@ from gpubench.api import suite as gb
 from .._between import (
     devices_of,
     expect_pattern,
-    fill_pattern,
     labels,
     need_shared_gpu,
     notes,
@@ -48,6 +47,7 @@ def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
             clock="self",
             effort=gb.POINT,
             outputs=() if bench.rank == 0 else (copies.message,),
+            inputs=copies.redraw,
         ),
         check=copies.check,
         close=copies.board.close,
@@ -78,8 +78,13 @@ class ChunkCopies:
         self._calls = 0
         self._copied = 0  # number of chunks over all calls
         self.message = bench.xp.empty(size_bytes, bench.xp.uint8)
+        self._sent = bench.words(size_bytes // 8, bench.seed)
         if self._sends:
-            fill_pattern(bench, self.message, bench.seed)
+            self._sent.fill(self.message)
+
+    def redraw(self) -> None:
+        """Send or expect other words; a second call returns to the first ones."""
+        self._sent.redraw(*([self.message] if self._sends else []))
 
     def call(self) -> float:
         """Copy one message and return the seconds from its request to this rank's last chunk; both ranks must call it.
@@ -108,4 +113,4 @@ class ChunkCopies:
     def check(self) -> None:
         """Raise WrongAnswer if a byte that this rank received is not the sender's; rank 0 receives none."""
         if not self._sends:
-            expect_pattern(self._bench, self.message, self._bench.seed, "copied through the host")
+            expect_pattern(self._bench, self.message, self._sent.seed, "copied through the host")

@@ -1,5 +1,6 @@
 """Measure DRAM latency under load: one lane walks through memory while other SMs or CUs stream."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,12 @@ class LoadedWalk:
         data_bytes = min(data_bytes, 1 << (bench.target.device.memory_bytes // 4 or 2**62).bit_length() - 1)
         bench.need(ring_bytes + data_bytes)
         xp = bench.xp
-        self._bench, self._units, self._seed = bench, units, np.uint64(bench.rng.integers(2**64, dtype=np.uint64))
+        self._bench, self._units = bench, units
         ring = GpuRing.linked(bench, ring_bytes)
         self._vectors = np.uint64(data_bytes // _VECTOR_BYTES)
-        data = bench.words(data_bytes // 8, int(self._seed)).array
+        self._words = bench.words(data_bytes // 8, int(bench.rng.integers(2**64, dtype=np.uint64)))
+        data = self._words.array
+        self.redraw = partial(self._words.redraw, data)
         self._turns = xp.zeros((max(units, 1) * _STREAM_THREADS, 3), xp.uint64)
         self._sums = xp.zeros(max(units, 1) * _STREAM_THREADS, xp.uint64)
         self._flag = xp.zeros(4, xp.uint32)
@@ -86,7 +89,8 @@ class LoadedWalk:
         gb.expect(not int(to_host(self._flag)[2]), f"not all {self._units + 1} blocks ran at once")
         if self._units:
             expected = self._bench.xp.zeros_like(self._sums)
-            self._expected(self._grid, (_STREAM_THREADS,), (self._seed, self._vectors, self._turns, expected))
+            args = (np.uint64(self._words.seed), self._vectors, self._turns, expected)
+            self._expected(self._grid, (_STREAM_THREADS,), args)
             expect_equal(to_host(self._sums), to_host(expected), "sums of lanes")
         return self._walk.check()
 
@@ -104,7 +108,6 @@ def loaded(bench: gb.Bench, units: int) -> gb.Task:
     if units >= bench.target.device.units:
         raise gb.Skip(f"needs {units + 1} compute units; the device has {bench.target.device.units}")
     walk = LoadedWalk(bench, units)
-    stage = gb.Stage(
-        walk.seconds, gb.Work(items=_LOADED_STEPS), "item", clock="self", probe=walk.observed, effort=gb.POINT
-    )
+    work, inputs = gb.Work(items=_LOADED_STEPS), walk.redraw if units else None
+    stage = gb.Stage(walk.seconds, work, "item", clock="self", probe=walk.observed, effort=gb.POINT, inputs=inputs)
     return gb.Task.of(stage, check=walk.check, poison=walk.poison)

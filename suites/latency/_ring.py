@@ -16,6 +16,7 @@ from gpubench.api import suite as gb
 from .._stream import NEEDS_NUMBA
 
 GPU_LINE_BYTES = 128  # the line of NVIDIA's L2 tags and of AMD's L2; LINE_BYTES in chase.cu
+MOST_CYCLES = 2**30  # of a single access: half a second; a larger number is no difference of two clocks
 HOST_LINE_BYTES = 64
 PAGE_BYTES = 2**21  # the large page of NVIDIA's GPUs and of most hosts
 HOST_MOST_BYTES = 2**30  # writing a larger ring on the host takes seconds

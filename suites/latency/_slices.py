@@ -4,13 +4,14 @@ It is not documented how far compute units and slices are from each other, and a
 slice holds its line."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from ._ring import GPU_LINE_BYTES, cycles_of
+from ._ring import GPU_LINE_BYTES, MOST_CYCLES, cycles_of
 
 _DATA_BYTES = 2**24  # the lines are drawn from this memory, which fits into every last-level cache that has slices
 _REPEATS = 4
@@ -44,9 +45,9 @@ class SliceLatencies:
     def __init__(self, bench: gb.Bench, access: str, lines: int) -> None:
         bench.need(_DATA_BYTES)
         xp, self._bench, self._units = bench.xp, bench, census(bench)
-        self._seed = int(bench.rng.integers(2**64, dtype=np.uint64))
+        self._words = bench.words(_DATA_BYTES // 8, int(bench.rng.integers(2**64, dtype=np.uint64)))
         self._lines = np.sort(bench.rng.choice(_DATA_BYTES // GPU_LINE_BYTES, lines, replace=False))
-        data, where = bench.words(_DATA_BYTES // 8, self._seed).array, xp.asarray(self._lines.astype(np.uint32))
+        data, where = self._words.array, xp.asarray(self._lines.astype(np.uint32))
         self._took = xp.zeros((len(self._units), lines), xp.uint32)
         self._state = xp.zeros((len(self._units), 4), xp.uint64)
         kernel, blocks = bench.kernel("units.cu", f"slices_{access}"), bench.target.device.units
@@ -58,7 +59,7 @@ class SliceLatencies:
                 args = (data, where, *counts, np.uint32(unit), linger, self._took[row], self._state[row])
                 kernel((blocks,), (_WARP,), args, alone)
 
-        self._run, self.outputs = run, (self._took, self._state)
+        self._run, self.outputs, self.redraw = run, (self._took, self._state), partial(self._words.redraw, data)
 
     def median(self) -> float:
         """Access all lines from every compute unit and return the seconds of the median access.
@@ -78,12 +79,12 @@ class SliceLatencies:
         """Return the observations of `places` for the last accesses.
 
         Raises WrongAnswer if a compute unit read wrong contents, or an access took no longer than reading the clock."""
-        contents = [gb.random_words(self._seed, GPU_LINE_BYTES // 8 * int(line), 1)[0] for line in self._lines]
+        contents = [gb.random_words(self._words.seed, GPU_LINE_BYTES // 8 * int(line), 1)[0] for line in self._lines]
         expected = sum(map(int, contents)) % 2**64
         sums = self._bench.device.to_host(self._state)[:, 0]
         wrong = [unit for unit, total in zip(self._units, sums, strict=True) if int(total) != expected]
         gb.expect(not wrong, f"compute units {wrong} read wrong contents")
-        gb.expect(bool((self._bench.device.to_host(self._took) < 2**32 - 1).all()), "an access was not timed")
+        gb.expect(bool((self._bench.device.to_host(self._took) < MOST_CYCLES).all()), "an access was not timed")
         matrix = self._matrix()
         gb.expect(bool((matrix > 0).all()), "an access took less time than reading the clock")
         return places(matrix, self._units)
@@ -201,7 +202,7 @@ def slices(bench: gb.Bench, access: str, lines: int) -> gb.Task:
     partition for its own compute units. `atomic` is an addition of zero, which goes to the one place that holds the
     line."""
     latencies = SliceLatencies(bench, access, lines)
-    work, outputs = gb.Work(items=1), latencies.outputs
-    stage = gb.Stage(latencies.median, work, "item", clock="self", effort=gb.POINT, outputs=outputs)
+    work, outputs, inputs = gb.Work(items=1), latencies.outputs, latencies.redraw
+    stage = gb.Stage(latencies.median, work, "item", clock="self", effort=gb.POINT, outputs=outputs, inputs=inputs)
     note = "one series for each SM or CU, ordered by partition and place; a value is the mean over the lines of a place"
     return gb.Task.of(stage, check=latencies.check, notes={"matrix": note})

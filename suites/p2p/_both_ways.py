@@ -1,8 +1,11 @@
 """Copy in both directions at once, one direction by each device."""
 
+from functools import partial
+
 from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, fill_pattern
+from .._checks import in_turn
 from .._copies import ARRAYS, READING, call_of, require
 from .._link import BOTH_WAYS, LIMIT
 from ._peers import BY, device_axis, link_notes, peer_axis, sizes, two_devices
@@ -24,8 +27,7 @@ def both(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> g
     xp, peer_device = bench.xp, bench.devices[1]
     near, near_copy = (xp.empty(size_bytes, xp.uint8) for _ in range(2))
     far, far_copy = (bench.device.peer_memory(peer_device, size_bytes) for _ in range(2))
-    fill_pattern(bench, near, bench.seed)
-    fill_pattern(bench, far, bench.seed + 1)
+    outwards, inwards = fill_pattern(bench, near, bench.seed), fill_pattern(bench, far, bench.seed + 1)
     bench.device.synchronize()
     poisoned = xp.full(size_bytes, POISON, xp.uint8)
     inward, outward = call_of(bench, way, near_copy, far), call_of(bench, way, far_copy, near)
@@ -36,10 +38,10 @@ def both(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> g
 
     def check() -> gb.Observation:
         """Raise WrongAnswer if a byte did not arrive in one of the directions."""
-        expect_pattern(bench, near_copy, bench.seed + 1, "read from the peer")
+        expect_pattern(bench, near_copy, inwards.seed, "read from the peer")
         arrived = xp.empty_like(near)
         bench.device.copy(arrived, far_copy)
-        expect_pattern(bench, arrived, bench.seed, "read by the peer")
+        expect_pattern(bench, arrived, outwards.seed, "read by the peer")
         return {}
 
     stage = gb.Stage(
@@ -50,5 +52,6 @@ def both(bench: gb.Bench, device: str, peer: str, by: str, size_bytes: int) -> g
         also={"sum": gb.Work(payload=2 * size_bytes)},
         max_calls=16,
         effort=gb.POINT,
+        inputs=in_turn(partial(outwards.redraw, near), partial(inwards.redraw, far)),
     )
     return gb.Task.of(stage, check=check, poison=poison, notes=link_notes(bench, BOTH_WAYS, way))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import POISON, Params, expect_pattern, fill_pattern
+from .._checks import in_turn
 from .._copies import ARRAYS, READING, WRITING, Call, call_of, require
 from ._latency import PeerRing, PeerWord
 from ._peers import BY, device_axis, device_names, peer_axis, two_devices
@@ -45,13 +46,13 @@ class Stopwatch:
 class BulkFlow:
     """Bulk copies in one direction: the call that makes one copy, its arrays, and events around the copies.
 
-    `direction` is `read` or `write`, as the device sees it. `source` holds the pattern of `seed`."""
+    `direction` is `read` or `write`, as the device sees it. `source` holds the words `sent`."""
 
     direction: str
     call: Call
     source: Any
     target: Any
-    seed: int
+    sent: gb.Words
     seconds: float  # duration of one copy without other traffic
     began: Any
     ended: Any
@@ -92,18 +93,18 @@ class BulkTraffic:
         self._poison = bench.xp.full(BULK_BYTES, POISON, bench.xp.uint8)
 
     def _flow(self, direction: str, by: str, seed: int) -> BulkFlow:
-        """Return the copies of one direction by `by` between new arrays; the source holds the pattern of `seed`."""
+        """Return the copies of one direction by `by` between new arrays; the source holds the words of `seed`."""
         bench, device = self._bench, self._bench.device
         near = bench.xp.empty(BULK_BYTES, bench.xp.uint8)
         far = device.peer_memory(bench.devices[1], BULK_BYTES)
         source, target = (far, near) if direction == "read" else (near, far)
-        fill_pattern(bench, source, seed)
+        sent = fill_pattern(bench, source, seed)
         call = call_of(bench, _WAYS[direction][by], near, far, self._units)
         call()
         device.synchronize()
         seconds = device.time(call, _TRIALS).device[0]
         began, ended = self._stopwatch.event(), self._stopwatch.event()
-        return BulkFlow(direction, call, source, target, seed, seconds, began, ended)
+        return BulkFlow(direction, call, source, target, sent, seconds, began, ended)
 
     @property
     def note(self) -> str:
@@ -136,6 +137,11 @@ class BulkTraffic:
             rates[f"bulk_{flow.direction}"] = gb.Observed(flow.copies * BULK_BYTES / seconds, "B/s", "more")
         return rates
 
+    def redraw(self) -> None:
+        """Copy other words in all directions; a second call returns to the first ones."""
+        for flow in self._flows:
+            flow.sent.redraw(flow.source)
+
     def poison(self) -> None:
         """Overwrite the targets of all directions."""
         for flow in self._flows:
@@ -148,7 +154,7 @@ class BulkTraffic:
             if flow.direction == "write":
                 arrived = self._bench.xp.empty_like(flow.source)
                 self._bench.device.copy(arrived, flow.target)
-            expect_pattern(self._bench, arrived, flow.seed, "copied beside the messages")
+            expect_pattern(self._bench, arrived, flow.sent.seed, "copied beside the messages")
 
 
 _LOADS = 1024  # loads per sample: a millisecond on an H200
@@ -230,7 +236,7 @@ class PeerCopies:
         self._device, self._cuda = bench.device, bench.xp.cuda
         self._word = PeerWord(bench)
         self._begun, self._ended = (bench.xp.cuda.Event() for _ in range(2))
-        self.poison, self.check = self._word.poison, self._word.check
+        self.poison, self.check, self.redraw = self._word.poison, self._word.check, self._word.redraw
 
     def send(self) -> None:
         """Queue one copy behind the gate, so that the copy does not wait for its launch, and wait for the device."""
@@ -388,7 +394,8 @@ def _stage(
 ) -> gb.Stage:
     """Return the stage of messages that time themselves, with enough samples for a 99th percentile."""
     work, effort = gb.Work(items=messages.items), gb.POINT.with_tail(_TAIL)
-    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort)
+    inputs = getattr(messages, "redraw", None)  # the other messages have no answer that occurs twice
+    return gb.Stage(seconds, work, "item", clock="self", probe=probe, effort=effort, inputs=inputs)
 
 
 class MessagesBesideBulk:
@@ -407,6 +414,7 @@ class MessagesBesideBulk:
     def task(self) -> gb.Task:
         """Return the task; its series `slowdown` is the median time beside the copies over the median alone."""
         stage = _stage(self._messages, self.seconds, self._observed)
+        stage = replace(stage, inputs=in_turn(*filter(None, (stage.inputs, self._bulk.redraw))))
         return gb.Task.of(stage, check=self._check, poison=self._poison, notes=self._notes)
 
     def seconds(self) -> float | list[float]:

@@ -1,5 +1,7 @@
 """Measure accesses to a peer's memory, one after another."""
 
+from functools import partial
+
 import numpy as np
 
 from gpubench.api import suite as gb
@@ -35,7 +37,8 @@ class PeerWord:
         self._bench = bench
         self._near = bench.xp.zeros(WORD_BYTES, bench.xp.uint8)
         self._far = bench.device.peer_memory(bench.devices[1], WORD_BYTES)
-        fill_pattern(bench, self._far, bench.seed + 1)
+        self._sent = fill_pattern(bench, self._far, bench.seed + 1)
+        self.redraw = partial(self._sent.redraw, self._far)
 
     def copy(self) -> None:
         """Queue one copy of the word."""
@@ -47,7 +50,7 @@ class PeerWord:
 
     def check(self) -> gb.Observation:
         """Raise WrongAnswer if the copied word differs from the peer's; return no observations."""
-        expect_pattern(self._bench, self._near, self._bench.seed + 1, "copied from the peer")
+        expect_pattern(self._bench, self._near, self._sent.seed, "copied from the peer")
         return {}
 
 
@@ -87,7 +90,7 @@ class PeerRing:
 
 def _small_copies(bench: gb.Bench) -> gb.Task:
     word = PeerWord(bench)
-    stage = gb.Stage(word.copy, gb.Work(items=1, payload=WORD_BYTES), "item", effort=gb.POINT)
+    stage = gb.Stage(word.copy, gb.Work(items=1, payload=WORD_BYTES), "item", effort=gb.POINT, inputs=word.redraw)
     return gb.Task.of(stage, check=word.check, poison=word.poison, notes={"devices": device_names(bench)})
 
 

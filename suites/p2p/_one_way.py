@@ -1,5 +1,7 @@
 """Copy in one direction: the device reads its peer's memory, or writes it."""
 
+from functools import partial
+
 from gpubench.api import suite as gb
 
 from .._between import POISON, expect_pattern, fill_pattern
@@ -46,7 +48,8 @@ def _one_way(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes)
-    fill_pattern(bench, far if reads(way) else near, bench.seed)
+    source = far if reads(way) else near
+    sent = fill_pattern(bench, source, bench.seed)
     bench.device.synchronize()
     poisoned = xp.full(size_bytes, POISON, xp.uint8)
 
@@ -61,8 +64,9 @@ def _one_way(bench: gb.Bench, way: str, size_bytes: int) -> gb.Task:
         if not reads(way):
             copied = xp.empty_like(near)
             bench.device.copy(copied, far)
-        expect_pattern(bench, copied, bench.seed, "copied between two devices")
+        expect_pattern(bench, copied, sent.seed, "copied between two devices")
         return {}
 
-    stage = gb.Stage(call_of(bench, way, near, far), gb.Work(payload=size_bytes), "payload", LIMIT, effort=gb.POINT)
+    call, work, inputs = call_of(bench, way, near, far), gb.Work(payload=size_bytes), partial(sent.redraw, source)
+    stage = gb.Stage(call, work, "payload", LIMIT, effort=gb.POINT, inputs=inputs)
     return gb.Task.of(stage, check=check, poison=poison, notes=link_notes(bench, ONE_WAY, way))

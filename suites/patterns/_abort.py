@@ -14,10 +14,9 @@ from gpubench.api import suite as gb
 
 from .._between import Params, need_shared_gpu, ranks_of
 from ..collectives._nccl import library
-from ._failure import DIED, die, expect_death
+from ._failure import DIED, die, expect_death, once
 
 _VICTIM = 0
-_ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
 _CALLS = 10
 _SPARE_BYTES = 2**28
 _WORD_BYTES = 4
@@ -129,9 +128,7 @@ class NcclGroup:
         self.board = bench.board(DIED, has_beats=True)
 
     def joined(self, members: Any) -> Any:
-        """Return a new `cupy.cuda.nccl.NcclCommunicator` of the ranks `members`, or None if `members` is empty.
-
-        Rank numbers in the communicator follow the order of `members`."""
+        """Return a new NCCL communicator of the ranks `members`, in their order, or None if `members` is empty."""
         self._members = tuple(members)
         leader = self._members[0] if self._members else -1
         leaders = self.bench.exchange(leader)
@@ -143,9 +140,7 @@ class NcclGroup:
         return self._nccl.NcclCommunicator(len(self._members), token, self._members.index(self.bench.rank))
 
     def begin(self, communicator: Any) -> Any:
-        """Queue an all-reduce of this rank's words (sum, float32) on the current stream, without waiting for it.
-
-        `communicator` is the result of `joined`; every member must call it."""
+        """Queue an all-reduce of this rank's words (sum, float32) on the current stream; every member must call it."""
         word, total = self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM
         addresses = int(self._sent.data.ptr), int(self._received.data.ptr)
         communicator.allReduce(*addresses, self._words, word, total, self._stream)
@@ -154,9 +149,7 @@ class NcclGroup:
         return event
 
     def bytes_per_s(self, communicator: Any) -> float:
-        """Return the bytes of this rank's array times 10, over the seconds that 10 all-reduces of it take.
-
-        `communicator` is the result of `joined`; every member must call it."""
+        """Return this rank's bytes per second in 10 all-reduces; every member must call it."""
         start = time.perf_counter()
         for _ in range(_CALLS):
             self.begin(communicator)
@@ -164,9 +157,7 @@ class NcclGroup:
         return _CALLS * self._words * _WORD_BYTES / (time.perf_counter() - start)
 
     def verify_all_reduce(self, communicator: Any) -> None:
-        """Poison the receive buffer, run one all-reduce over `communicator`, and check it on this rank.
-
-        Every member must call it. `communicator` is the result of the last call of `joined`."""
+        """Poison the receive buffer, run one all-reduce and check it on this rank; every member must call it."""
         self._received.fill(np.nan)
         self.begin(communicator)
         self.bench.device.synchronize()
@@ -179,9 +170,7 @@ class NcclGroup:
             gb.expect(wrong == 0, f"{wrong} of {self._words} {name} words are wrong on rank {self.bench.rank}")
 
     def task(self, communicator: Any) -> gb.Task:
-        """Return this rank's task: three stages that report the seconds `detect`, `abort` and `rebuild`, once each.
-
-        The task's check makes another all-reduce, and returns the bytes per second `before` and `after` the death."""
+        """Return this rank's task, whose check makes another all-reduce and returns both rates."""
 
         def check() -> gb.Observation:
             self.verify_all_reduce(communicator)
@@ -191,11 +180,7 @@ class NcclGroup:
             communicator.abort()
             self.board.close()
 
-        def stage(name: str) -> gb.Stage:
-            return gb.Stage(
-                lambda: self.seconds[name], gb.Work(items=1), "item", clock="self", effort=_ONCE, checked=True
-            )
-
         notes = {"devices": ", ".join(device.id for device in self.bench.devices), "spare": "on the dead rank's GPU"}
-        stages = {"": stage("detect"), "abort": stage("abort"), "rebuild": stage("rebuild")}
+        seconds = self.seconds
+        stages = {"": once(seconds["detect"]), "abort": once(seconds["abort"]), "rebuild": once(seconds["rebuild"])}
         return gb.Task(stages, check, close=close, notes=notes)

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import POISON, Params, devices_of
-from ._cores import on_own_core
+from .._between import POISON, Params, devices_of, on_own_core
+from .._checks import flipping
 
 _MESSAGE_BYTES = 64
 _ROUNDS = 16  # batches per sample
@@ -52,9 +52,7 @@ def batch(bench: gb.Bench, path: str, messages: int) -> gb.Task:
     latency_s = 0.0
 
     def seconds() -> list[float]:
-        """Return the sender's seconds of each of 16 batches, and keep their median as the latency.
-
-        Every rank must call it."""
+        """Return the sender's seconds of 16 batches, and keep their median as the latency; every rank must call it."""
         nonlocal latency_s
         with on_own_core(bench):
             own_seconds = [sender.send() for _ in range(_ROUNDS)]
@@ -70,6 +68,7 @@ def batch(bench: gb.Bench, path: str, messages: int) -> gb.Task:
         item="message",
         probe=lambda: {"latency": gb.Observed(latency_s, "s")},
         effort=gb.POINT,
+        inputs=sender.redraw,
     )
     notes = {"message": f"{_MESSAGE_BYTES} B", **sender.notes}
     return gb.Task.of(stage, check=sender.check, poison=sender.poison, close=sender.close, notes=notes)
@@ -81,23 +80,19 @@ def _drawn(bench: gb.Bench, messages: int) -> Any:
 
 
 class SocketBatch:
-    """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch.
-
-    Both ranks must create it. `path` only appears in `notes`."""
+    """One of two processes: rank 0 sends `messages` messages by one system call, and rank 1 acknowledges the batch."""
 
     def __init__(self, bench: gb.Bench, path: str, messages: int) -> None:
         self._is_sender = bench.rank == _SENDER
         (self._socket,) = bench.sockets()
         self._socket.settimeout(_PATIENCE_S)
         self._expected = _drawn(bench, messages)
-        self._messages = [message.data for message in self._expected]
+        self._messages, self.redraw = [message.data for message in self._expected], flipping(self._expected)
         self._received = np.zeros(messages * _MESSAGE_BYTES, np.uint8)
         self.notes = {"sent": f"{path}: one sendmsg(2) per batch, acknowledged by one byte"}
 
     def send(self) -> float:
-        """Send one batch (rank 0) or receive and acknowledge it (rank 1), and return the seconds.
-
-        Both ranks must call it."""
+        """Send one batch (rank 0) or receive and acknowledge it (rank 1), and return the seconds."""
         start = time.perf_counter()
         if self._is_sender:
             sent = self._socket.sendmsg(self._messages)
@@ -118,9 +113,7 @@ class SocketBatch:
         self._received.fill(POISON)
 
     def check(self) -> gb.Observation:
-        """Raise WrongAnswer if a message that this rank received differs from the one sent.
-
-        The sender checks nothing."""
+        """Raise WrongAnswer if a message that this rank received differs from the one sent."""
         if not self._is_sender:
             _expect_messages(self._received, self._expected)
         return {}
@@ -146,6 +139,7 @@ class DeviceBatch:
         self._pack()
         bench.device.copy(self._near, self._packed)
         bench.device.synchronize()
+        self.redraw = flipping(self._expected, *([self._near] if path == "peer" else []))
         packed = "packed by the host into page-locked memory, and one copy"
         self.notes = {"sent": "one copy of messages that lie side by side" if path == "peer" else packed}
 

@@ -28,7 +28,6 @@ from .._between import (
 RANKS = 3
 _BUFFERS = 4
 _ROUNDS = 6
-_ONCE = gb.Effort.exactly(1)  # a death cannot be repeated in the same process
 _AMID_S = 0.01  # a running copy is interrupted after this time
 DIED = "died"  # the slot of the moment of a rank's death, in nanoseconds of the monotonic clock
 PHASES = ("opening", "mapped", "copying", "barrier", "collective")
@@ -85,7 +84,7 @@ def death(bench: gb.Bench, path: str, phase: str, size_bytes: int) -> gb.Task:
     bench.need(_BUFFERS * size_bytes)
     ring = MessageRing(bench, size_bytes)
     if bench.rank == RANKS - 1:
-        Victim(ring, phase).live()
+        _die_in(ring, phase)
     survivor = Survivor(bench, ring, phase)
     survivor.live()
     return survivor.task(notes(bench, path), labels(bench, path))
@@ -96,6 +95,12 @@ def die(board: gb.Board) -> NoReturn:
     board.post(DIED, time.perf_counter_ns())
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("SIGKILL did not end this process")
+
+
+def once(seconds: float) -> gb.Stage:
+    """Return a stage that reports `seconds` once: a death cannot be repeated in the same process."""
+    effort = gb.Effort.exactly(1)
+    return gb.Stage(lambda: seconds, gb.Work(items=1), "item", clock="self", effort=effort, checked=True)
 
 
 def expect_death(bench: gb.Bench, rank: int) -> None:
@@ -116,9 +121,7 @@ def expect_death(bench: gb.Bench, rank: int) -> None:
 
 
 class MessageRing:
-    """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory.
-
-    Every rank must create it. `handles` has the handle of each rank's inbox, in rank order."""
+    """One rank's message, the memory in which messages of `size_bytes` arrive, and the next rank's mapped memory."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self.bench, self.size_bytes = bench, size_bytes
@@ -165,9 +168,7 @@ class MessageRing:
             self.board.register()
 
     def staged_round(self) -> None:
-        """Send this rank's message to the next member, and receive the previous member's, through shared host memory.
-
-        Every member must call it. Raises RankLostError if a member dies."""
+        """Send to the next member and receive from the previous one through shared host memory."""
         device, board = self.bench.device, self.board
         device.copy(self._slot(self.bench.rank), self.source)
         device.synchronize()
@@ -177,9 +178,7 @@ class MessageRing:
         board.meet()
 
     def verify_round(self, round_once: Callable[[], None]) -> None:
-        """Overwrite the inbox, call `round_once`, and check what arrived; every member must call it.
-
-        `round_once` is `round` or `staged_round`."""
+        """Overwrite the inbox, call `round` or `staged_round`, and check what arrived; every member must call it."""
         self._inbox.array.fill(POISON)
         self.bench.device.synchronize()
         self.board.meet()
@@ -194,9 +193,7 @@ class MessageRing:
         expect_pattern(bench, self.source, bench.seed + bench.rank, "of this rank's own message")
 
     def bytes_per_s(self, round_once: Callable[[], None]) -> float:
-        """Return the bytes of all members' messages per second, over 6 calls of `round_once`.
-
-        `round_once` is `round` or `staged_round`; every member must call it."""
+        """Return the bytes of all members' messages per second over 6 rounds; every member must call it."""
         self.board.meet()
         start = time.perf_counter()
         for _ in range(_ROUNDS):
@@ -204,9 +201,7 @@ class MessageRing:
         return _ROUNDS * len(self.board.members) * self.size_bytes / (time.perf_counter() - start)
 
     def add_all(self) -> Any:
-        """Return the sum of all members' messages modulo 256, byte by byte: NumPy, uint8, shape (size_bytes,).
-
-        Every member must call it; the messages are exchanged in host memory. Raises RankLostError if a member dies."""
+        """Return the sum of all members' messages modulo 256, byte by byte; every member must call it."""
         self.bench.device.copy(self._slot(self.bench.rank), self.source)
         self.bench.device.synchronize()
         self.board.meet()
@@ -226,41 +221,23 @@ class MessageRing:
         self._inbox.close()
 
 
-class Victim:
-    """The rank that is killed."""
-
-    def __init__(self, ring: MessageRing, phase: str) -> None:
-        self._ring, self._phase = ring, phase
-
-    def live(self) -> NoReturn:
-        """Take part in the work until the phase of this rank's death, and kill this process by SIGKILL.
-
-        In the phase `opening` it dies at once, in `mapped` and `barrier` after a barrier, in `copying` and
-        `collective` while it copies or sums."""
-        ring = self._ring
-        if self._phase == "opening":
-            die(ring.board)
-        ring.open()
-        ring.verify_round(ring.round)
-        ring.bytes_per_s(ring.round)
-        ring.board.meet()
-        if self._phase == "copying":
-            self._die_amid(ring.push)
-        if self._phase == "collective":
-            self._die_amid(ring.add_all)
+def _die_in(ring: MessageRing, phase: str) -> NoReturn:
+    """Take part in the work until the phase of this rank's death, and kill this process by SIGKILL."""
+    if phase == "opening":
         die(ring.board)
-
-    def _die_amid(self, call: Callable[[], object]) -> NoReturn:
-        """Call `call` again and again until a timer kills this process after 10 ms."""
-        threading.Timer(_AMID_S, die, (self._ring.board,)).start()
-        while True:
-            call()
+    ring.open()
+    ring.verify_round(ring.round)
+    ring.bytes_per_s(ring.round)
+    ring.board.meet()
+    if phase in ("mapped", "barrier"):
+        die(ring.board)
+    threading.Timer(_AMID_S, die, (ring.board,)).start()
+    while True:
+        ring.push() if phase == "copying" else ring.add_all()
 
 
 class Survivor:
-    """A rank that continues after the death: it times the detection, the new ring and the ring through the host.
-
-    `phase` is an element of PHASES."""
+    """A rank that continues after the death: it times the detection, the new ring and the ring through the host."""
 
     def __init__(self, bench: gb.Bench, ring: MessageRing, phase: str) -> None:
         self._bench, self._ring, self._phase = bench, ring, phase
@@ -269,9 +246,7 @@ class Survivor:
         self._refusal = ""
 
     def live(self) -> None:
-        """Work in a ring until a rank dies, and continue in a new ring without it; every survivor must call this.
-
-        The throughput of both rings and the times of the phases are kept for the check."""
+        """Work in a ring until a rank dies, and continue in a new ring without it; every survivor must call this."""
         ring = self._ring
         lost = self._until_death()
         ring.unmap()
@@ -336,16 +311,13 @@ class Survivor:
         return {**self._observed, "oldest heartbeat": gb.Observed(self._ring.board.oldest_beat_s(), "s")}
 
     def task(self, notes: dict[str, str], labels: tuple[str, ...]) -> gb.Task:
-        """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each.
-
-        The task has the `notes` and `labels`."""
+        """Return this rank's task: three stages that report the seconds `detect`, `rebuild` and `staged`, once each."""
         ring = self._ring
 
-        def stage(name: str) -> gb.Stage:
-            return gb.Stage(
-                lambda: self._seconds[name], gb.Work(items=1), "item", clock="self", effort=_ONCE, checked=True
-            )
-
-        stages = {"": stage("detect"), "rebuild": stage("rebuild"), "staged": stage("staged")}
+        stages = {
+            "": once(self._seconds["detect"]),
+            "rebuild": once(self._seconds["rebuild"]),
+            "staged": once(self._seconds["staged"]),
+        }
         tags = {**notes, "ranks": f"{RANKS} before, {RANKS - 1} after", "dead rank's handle": self._refusal}
         return gb.Task(stages, self._check, close=ring.close, release=ring.release, notes=tags, labels=labels)

@@ -12,14 +12,12 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import Params, rank_counts, ranks_of
-from ._blas import restore_threads, use_threads
+from .._between import MEMORY, gpus_of, rank_counts, ranks_of
 from ._group import group_of
-from ._numbers import Normals, expect_close, type_of, width_of
-from ._overlap import OverlapTimes, bound
+from ._pipeline import OverlapTimes, bound
+from ._products import Normals, expect_close, type_of, use_one_thread, width_of
 
 LAYERS = 8
-_MEMORY = "memory"
 _SEEDS = 100  # distance between the seeds of two ranks' own matrices
 _CHECKED = 4  # rows of each gradient that are compared
 _PERCENT = 100
@@ -53,15 +51,10 @@ def has_ranks(target: gb.Target) -> bool:
     return target.is_host or bool(target.device.peers)
 
 
-def devices_of_ranks(params: Params) -> int:
-    """Return the number of devices of a case whose ranks have a GPU each; 1 on the host (axis `by` = `memory`)."""
-    return 1 if params["by"] == _MEMORY else ranks_of(params)
-
-
 def libraries(target: gb.Target) -> tuple[str, ...]:
     """Return the only point of the axis `by`: `memory` on the host, `rccl` for AMD GPUs and `nccl` for other GPUs."""
     if target.is_host:
-        return (_MEMORY,)
+        return (MEMORY,)
     return ("rccl" if target.device.id.startswith("rocm") else "nccl",)
 
 
@@ -73,7 +66,7 @@ def _tokens(target: gb.Target) -> Any:
 
 @topic.case(
     ranks=ranks_of,
-    devices=devices_of_ranks,
+    devices=gpus_of,
     when=has_ranks,
     by=libraries,
     of=rank_counts,
@@ -93,22 +86,18 @@ def gradients(bench: gb.Bench, by: str, of: int, tokens: int, buckets: int) -> g
 
 
 def bucket_bounds(layers: int, buckets: int) -> list[tuple[int, int]]:
-    """Return the first layer of each bucket and the layer after its last one, in the order of a backward pass.
-
-    `layers` are divided as evenly as possible into at most `buckets` buckets: (8, 2) gives [(4, 8), (0, 4)]."""
+    """Return the first layer and the end of each bucket, the last layers first: (8, 2) gives [(4, 8), (0, 4)]."""
     bounds = [layers * index // buckets for index in range(buckets + 1)]
     return [(low, high) for low, high in itertools.pairwise(bounds) if high > low][::-1]
 
 
 class BackwardPass:
-    """One rank's inputs, weights and gradients of `tokens` tokens, and the group that adds the gradients up.
-
-    The 8 layers have `width` numbers per token. The gradients are reduced in `buckets` groups of layers."""
+    """One rank's inputs, weights and gradients of `tokens` tokens, and the group that adds the gradients up."""
 
     def __init__(self, bench: gb.Bench, tokens: int, width: int, buckets: int) -> None:
         bench.need(_BUFFERS * LAYERS * width * max(width, tokens) * 4)
         self._bench, self._width, self._tokens = bench, width, tokens
-        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._restore_threads = use_one_thread(bench)
         self._buckets = bucket_bounds(LAYERS, buckets)
         self._group = group_of(bench, LAYERS * width * width)
         normals, own_seed = Normals(bench), _SEEDS * (1 + bench.rank)
@@ -161,9 +150,7 @@ class BackwardPass:
         self._group.join()
 
     def seconds(self) -> float:
-        """Time the products alone, the all-reduces alone and the whole step; return the seconds of the step.
-
-        Every rank must call it. `observed` reports all three."""
+        """Time the products alone, the all-reduces alone and the whole step; return the seconds of the step."""
         compute_s, reduce_s = self._timed(self._compute_all), self._timed(self._reduce_all)
         step_s = self._timed(self._step)
         self._times = OverlapTimes(compute_s, reduce_s, step_s, compute_s, reduce_s)
@@ -175,10 +162,7 @@ class BackwardPass:
         return float(self._bench.device.time(call, 1, "hot", gated=False, lead=self._group.meet).device[0])
 
     def observed(self) -> gb.Observation:
-        """Return the last sample's `compute`, `reduce` (seconds), `overlap` and `scaling` (%).
-
-        The first two are the times of the products alone and of the all-reduces alone; `scaling` is the time of the
-        products over the time of the step."""
+        """Return the last sample's `compute`, `reduce` (seconds), `overlap` and `scaling` (%)."""
         times = self._times
         assert times is not None
         return {
@@ -189,18 +173,14 @@ class BackwardPass:
         }
 
     def poison(self) -> None:
-        """Overwrite this rank's gradients and the received sums with NaN.
-
-        Every rank must call it, and waits for the others."""
+        """Overwrite this rank's gradients and the received sums with NaN; every rank must call it."""
         self._group.received.fill(np.nan)
         self._group.sent.fill(np.nan)
         self._bench.device.synchronize()
         self._group.board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if a summed gradient, or one that a layer passes on, is wrong by more than rounding.
-
-        Four rows of each are compared with float64. Every rank must call it: the expected sum is over all ranks."""
+        """Compare four rows of each gradient with float64; every rank must call it, as the sum is over all ranks."""
         rng, xp, size = self._bench.rng, self._bench.xp, self._width * self._width
         rows = rng.integers(0, self._width, _CHECKED)
         own_rows, chain = [], []
@@ -219,5 +199,5 @@ class BackwardPass:
 
     def close(self) -> None:
         """Close the group and restore the number of threads."""
-        restore_threads(self._threads)
+        self._restore_threads()
         self._group.close()

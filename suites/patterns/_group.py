@@ -18,16 +18,13 @@ _ABOVE_PRODUCTS = -1  # priority of a stream: collectives get free SMs before th
 
 
 class HostGroup:
-    """Collectives of ranks on the host: each rank reads the others' numbers in shared memory.
-
-    `count` is the most numbers that a rank sends."""
+    """Collectives of ranks on the host: each rank reads the others' numbers in shared memory."""
 
     notes: ClassVar[dict[str, str]] = {
         "collectives": "through shared memory; every rank reads what it needs from the others"
     }
 
     def __init__(self, bench: gb.Bench, count: int) -> None:
-        """Allocate room for `count` numbers that are sent, and for the results of all ranks."""
         self._world, self._rank, self._words = bench.world, bench.rank, count
         self.dtype = np.dtype(np.float32)
         room_bytes = 2 * bench.world * count * self.dtype.itemsize
@@ -50,9 +47,7 @@ class HostGroup:
         return self._part(self._rank)
 
     def all_reduce(self, first: int, count: int) -> None:
-        """Write the sum of all ranks' `sent[i]` to `received[i]` for the `count` indices i from `first` on.
-
-        Every rank must call it. Raises RankLostError if a rank dies, and StalledError after 20 s."""
+        """Write the sum of all ranks' `sent[i]` to `received[i]` for the `count` indices i from `first` on."""
         bounds = [first + count * rank // self._world for rank in range(self._world + 1)]
         self.meet()
         low, high = bounds[self._rank], bounds[self._rank + 1]
@@ -66,9 +61,7 @@ class HostGroup:
             np.copyto(self.received[part], self._part(self._world + rank)[part])
 
     def all_gather(self, first: int, count: int) -> None:
-        """Gather `count` numbers of every rank, from `sent[first]` on; every rank must call it.
-
-        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on."""
+        """Gather `sent` of every rank in rank order, without gaps, in `received` from index world · `first` on."""
         self.meet()
         for rank in range(self._world):
             place = self._world * first + rank * count
@@ -76,26 +69,20 @@ class HostGroup:
         self.meet()
 
     def send(self, target: int, first: int, count: int) -> None:
-        """Announce that this rank's `sent` is ready.
-
-        The arguments are ignored, because each receiver reads the numbers by itself."""
+        """Announce that this rank's `sent` is ready: each receiver reads the numbers by itself."""
         del target, first, count
         self._sends += 1
         self.board.post(_SENT, self._sends)
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Wait for the next message of rank `source`, and copy its `sent[i]` to this rank's `received[i]`.
-
-        This is done for the `count` indices i from `first` on."""
+        """Wait for the next message of rank `source`, and copy its `sent[i]` to this rank's `received[i]`."""
         number = self._messages.get(source, 0) + 1
         self._messages[source] = number
         self.board.wait_for(_SENT, number, [source])
         np.copyto(self.received[first : first + count], self._part(source)[first : first + count])
 
     def begin(self, call: Callable[[], None]) -> None:
-        """Start `call`, a collective, in the group's thread beside the computation that follows.
-
-        `join` waits for it."""
+        """Start `call`, a collective, in the group's thread beside the computation that follows."""
         self._begun.append(self._thread.submit(call))
 
     def join(self) -> None:
@@ -111,12 +98,9 @@ class HostGroup:
 
 
 class GpuGroup:
-    """Collectives of NCCL among ranks that have a GPU each; `begin` starts them in a second stream.
-
-    `count` is the most numbers that a rank sends."""
+    """Collectives of NCCL among ranks that have a GPU each; `begin` starts them in a second stream."""
 
     def __init__(self, bench: gb.Bench, count: int) -> None:
-        """Allocate `count` numbers that are sent, and room for the results."""
         cuda = bench.xp.cuda
         self._nccl, self.dtype, self._cuda = library(), np.dtype(np.float16), cuda
         self.board = bench.board(has_beats=True)
@@ -140,16 +124,12 @@ class GpuGroup:
         self._ranks.allReduce(sent, received, count, nccl.NCCL_FLOAT16, nccl.NCCL_SUM, int(self._current.ptr))
 
     def all_reduce(self, first: int, count: int) -> None:
-        """Queue an all-reduce: `received[i]` becomes the sum of all ranks' `sent[i]`.
-
-        This is done for the `count` indices i from `first` on. Every rank must call it."""
+        """Queue an all-reduce (sum) of `count` numbers from `first` on."""
         offset = first * self.dtype.itemsize
         self._queue_all_reduce(int(self.sent.data.ptr) + offset, int(self.received.data.ptr) + offset, count)
 
     def all_gather(self, first: int, count: int) -> None:
-        """Queue a gathering of `count` numbers of every rank, from `sent[first]` on; every rank must call it.
-
-        The gathered numbers are written to `received` in rank order, without gaps, from index world · `first` on."""
+        """Queue a gathering of `count` numbers of every rank, with the places of HostGroup.all_gather."""
         size = self.dtype.itemsize
         sent, received = int(self.sent.data.ptr) + first * size, int(self.received.data.ptr)
         place = received + self._world * first * size
@@ -161,9 +141,7 @@ class GpuGroup:
         self._ranks.send(address, count, self._nccl.NCCL_FLOAT16, target, int(self._current.ptr))
 
     def receive(self, source: int, first: int, count: int) -> None:
-        """Queue the receipt of `count` numbers from rank `source` into `received`, from index `first` on.
-
-        Rank `source` must call `send`."""
+        """Queue the receipt of `count` numbers from rank `source`, which must call `send`, into `received`."""
         address = int(self.received.data.ptr) + first * self.dtype.itemsize
         self._ranks.recv(address, count, self._nccl.NCCL_FLOAT16, source, int(self._current.ptr))
 
@@ -197,7 +175,5 @@ RankGroup = HostGroup | GpuGroup
 
 
 def group_of(bench: gb.Bench, count: int) -> RankGroup:
-    """Return a group of the case's ranks in which each can send up to `count` numbers.
-
-    It uses NCCL on GPUs, and shared memory on the host. Every rank must call it."""
+    """Return a group of the case's ranks in which each can send up to `count` numbers; every rank must call it."""
     return GpuGroup(bench, count) if bench.traits.is_gpu else HostGroup(bench, count)

@@ -9,21 +9,20 @@ digest."""
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import Params, devices_of
-from .._checks import expect_equal
+from .._between import Params, core_of, devices_of, on_core
+from .._checks import affine_power, expect_equal
 from .._copies import Call
 from .._link import ONE_WAY
 from .._stream import need_numba
-from ._cores import core_of, on_core
-from ._overlap import CalibrationPoint, OverlapTimes, bound, next_rounds
 
 FACTOR, TERM = 1664525, 1013904223  # Knuth & Lewis: Numerical Recipes in C, 2nd edition, §7.1
 _MODULUS = 2**32
@@ -45,6 +44,7 @@ _CHUNK_OF = {"h2d": 2**22, "peer": 2**24}  # chunk sizes on a GPU: a copy takes 
 _COMPUTE = {"half": 0.5, "equal": 1.0, "double": 2.0}  # the time of the computation over the time of the transfer
 _AMOUNTS = gb.points(("equal",), full=tuple(_COMPUTE))
 _TRIALS, _REPEATS = 8, 3  # most steps of the calibration, and measurements in each step
+_GROWTH = 16  # the rounds of a computation grow by at most this factor in one step of the calibration
 _EXACT = 0.03  # the calibration ends if the computation is within this share of the wanted time
 _PERCENT = 100
 
@@ -67,31 +67,60 @@ topic = gb.Topic(
 )
 
 
-def combined_rounds(rounds: int) -> tuple[int, int]:
-    """Return the factor and the term of x → 1664525 · x + 1013904223 (modulo 2^32) applied `rounds` times."""
-    factor, term = 1, 0
-    step_factor, step_term = FACTOR, TERM
-    while rounds:
-        if rounds & 1:
-            factor, term = factor * step_factor % _MODULUS, (term * step_factor + step_term) % _MODULUS
-        step_factor, step_term = step_factor**2 % _MODULUS, (step_factor + 1) * step_term % _MODULUS
-        rounds >>= 1
-    return factor, term
+@dataclass(frozen=True, slots=True)
+class OverlapTimes:
+    """Seconds of a computation alone, of a transfer alone, and of both together in a pipeline.
+
+    The last two fields are the seconds in which the computation and the transfer were busy while both ran together."""
+
+    compute_s: float
+    transfer_s: float
+    together_s: float
+    compute_busy_s: float
+    transfer_busy_s: float
+
+    @property
+    def efficiency(self) -> float:
+        """The hidden share of the shorter part, (compute + transfer − together) / min(compute, transfer), in 0 … 1."""
+        hidden_s = self.compute_s + self.transfer_s - self.together_s
+        return min(max(hidden_s / min(self.compute_s, self.transfer_s), 0.0), 1.0)
+
+    @property
+    def compute_slowdown(self) -> float:
+        """The busy seconds of the computation beside the transfer over its seconds alone."""
+        return self.compute_busy_s / self.compute_s
+
+    @property
+    def transfer_slowdown(self) -> float:
+        """The busy seconds of the transfer beside the computation over its seconds alone."""
+        return self.transfer_busy_s / self.transfer_s
+
+
+def bound(chunks: int) -> float:
+    """Return the highest overlap efficiency: nothing is beside the transfer of the first of `chunks` chunks."""
+    return 1 - 1 / chunks
+
+
+def next_rounds(tried: Sequence[tuple[int, float]], wanted_s: float) -> int:
+    """Return the rounds of a computation that take `wanted_s`, by the line through the first and last point of `tried`.
+
+    A point has rounds and their seconds. With one point, or a line that does not rise, they are proportional."""
+    (first_rounds, first_s), (rounds, last_s) = tried[0], tried[-1]
+    rise_s, run = last_s - first_s, rounds - first_rounds
+    does_rise = run and rise_s / run > 0
+    wanted = rounds + (wanted_s - last_s) * run / rise_s if does_rise else rounds * wanted_s / last_s
+    return max(1, min(round(wanted), _GROWTH * rounds))
 
 
 def expected_digests(chunk_words: Any, rounds: int) -> Any:
-    """Return the digest of each chunk: NumPy, uint32, shape (chunks,).
-
-    `chunk_words` is a NumPy array, uint32, shape (chunks, words)."""
-    factor, term = (np.uint32(number) for number in combined_rounds(rounds))
+    """Return the digest (uint32) of each row of `chunk_words` (uint32), which is a chunk."""
+    factor, term = (np.uint32(number) for number in affine_power(FACTOR, TERM, rounds, _MODULUS))
     places = np.arange(chunk_words.shape[1], dtype=np.uint32)
     return np.array([np.bitwise_xor.reduce((chunk ^ places) * factor + term) for chunk in chunk_words], np.uint32)
 
 
 class ThreadPipeline:
-    """A pipeline of two threads: a message in ordinary memory, `most_depth` slots of one chunk, and a digest per chunk.
-
-    `chunk_words` has shape (chunks, words of a chunk), uint32. Each thread has its own core if there are two."""
+    """A pipeline of two threads, each on its own core: a message of chunks in memory, slots, and a digest per chunk."""
 
     def __init__(self, bench: gb.Bench, chunk_words: Any, most_depth: int) -> None:
         need_numba(bench)
@@ -114,16 +143,12 @@ class ThreadPipeline:
         self._compute_all(0, most_depth)
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of the digests of all chunks and the seconds of all copies, not at the same time.
-
-        Copies and digests alternate, so that the digests read what another core has just written, as in a pipeline."""
+        """Return the seconds of all digests and of all copies; digests alternate with the copies that they read."""
         _, compute_s, transfer_s = self.together(1)
         return compute_s, transfer_s
 
     def together(self, depth: int) -> tuple[float, float, float]:
-        """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer.
-
-        Raises WrongAnswer if one thread waits too long for the other."""
+        """Return the seconds of the pipeline with `depth` slots, and the busy seconds of computation and transfer."""
         self._counters.fill(0)
         chunks = len(self._words)
         copying = self._threads.submit(self._copy_all, chunks, depth)
@@ -173,9 +198,7 @@ class _Spans:
 
 
 class StreamPipeline:
-    """A pipeline on a GPU: a message of `chunks` chunks, `most_depth` slots, and a digest per thread and chunk.
-
-    `path` is `h2d` if the source is page-locked host memory, `peer` if it is a peer's memory."""
+    """A pipeline on a GPU, from page-locked memory (`path` is `h2d`) or a peer's: slots, and digests of threads."""
 
     def __init__(self, bench: gb.Bench, chunk_words: Any, chunks: int, most_depth: int, path: str, by: str) -> None:
         self._device, self._cuda = bench.device, bench.xp.cuda
@@ -329,15 +352,11 @@ def pipeline(bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str
     """Copy a message of 32 chunks and compute on them in a pipeline: payload of the whole.
 
     The overlap efficiency and the mutual slowdowns of copies and computation are reported beside it."""
-    message = PipelinedMessage(bench, path, by, chunk_bytes, compute, depth)
-
-    return message.task()
+    return PipelinedMessage(bench, path, by, chunk_bytes, compute, depth).task()
 
 
 class PipelinedMessage:
-    """A message of 32 chunks of `chunk_bytes`, its pipeline, and the calibrated rounds of computation.
-
-    `path` and `by` are as in StreamPipeline; the host ignores them."""
+    """A message of 32 chunks of `chunk_bytes`, its pipeline, and the calibrated rounds of computation."""
 
     def __init__(self, bench: gb.Bench, path: str, by: str, chunk_bytes: int, compute: str, depth: int) -> None:
         nbytes = CHUNKS * chunk_bytes
@@ -365,10 +384,10 @@ class PipelinedMessage:
 
     def _calibrate(self, share: float) -> None:
         """Choose the rounds of computation such that it takes `share` times as long as the transfer, within 3 %."""
-        line, tried = self._pipeline, []
+        line, tried = self._pipeline, list[tuple[int, float]]()
         for _ in range(_TRIALS):
             compute_s, transfer_s = (min(times) for times in zip(*(line.alone() for _ in range(_REPEATS)), strict=True))
-            tried.append(CalibrationPoint(line.rounds, compute_s))
+            tried.append((line.rounds, compute_s))
             if abs(compute_s / (share * transfer_s) - 1) <= _EXACT:
                 return
             line.rounds = next_rounds(tried, share * transfer_s)
@@ -379,10 +398,7 @@ class PipelinedMessage:
         return self.times.together_s
 
     def observed(self) -> gb.Observation:
-        """Return what the last sample measured.
-
-        `overlap` is the overlap efficiency in %; `compute_slowdown` and `transfer_slowdown` are busy time in the
-        pipeline over time alone; `compute_over_transfer` is the ratio of both times alone."""
+        """Return the overlap efficiency in % and the slowdowns, busy time over time alone, of the last sample."""
         times = self.times
         return {
             "overlap": gb.Observed(_PERCENT * times.efficiency, "%", "more"),

@@ -16,8 +16,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import need_shared_gpu, open_shared
-from ._blas import restore_threads, use_threads
-from ._numbers import Normals, expect_close, type_of
+from .._checks import flipping
+from ._products import Normals, expect_close, type_of, use_one_thread
 
 _WAYS = ("shared", "private")
 _OWNER = 0
@@ -57,9 +57,7 @@ def weights(bench: gb.Bench, way: str, of: int, width: int) -> gb.Task:
 
 
 class ModelFile:
-    """The file of weights of width × width, which rank 0 writes, and requests with their expected products.
-
-    Every rank must create it."""
+    """The file of weights of width × width, which rank 0 writes, and requests with their expected products."""
 
     def __init__(self, bench: gb.Bench, width: int) -> None:
         dtype = np.dtype(type_of(bench))
@@ -78,6 +76,7 @@ class ModelFile:
         content = bench.xp.empty((width, width), dtype)
         bench.device.copy(content, np.fromfile(self.path, dtype).reshape(width, width))
         self.expected = self.requests.astype(np.float64) @ content.astype(np.float64)
+        self.redraw = flipping(self.requests, self.expected)
         self.output = bench.xp.empty_like(self.requests)
         # Makes the library allocate its memory before any memory is counted.
         bench.xp.matmul(self.requests, content, out=self.output)
@@ -86,14 +85,13 @@ class ModelFile:
         bench.barrier()
 
     def read(self, into: Any) -> None:
-        """Read the file into `into`, memory of the device (flat uint8), through page-locked memory on a GPU.
-
-        Raises WrongAnswer if the file is too short."""
+        """Read the file into `into`, memory of the device (flat uint8), through page-locked memory on a GPU."""
         bench = self.bench
         if bench.traits.is_gpu and self._staging is None:
             self._staging = bench.device.pinned(self.nbytes)
-        with self.path.open("rb", buffering=0) as file:
-            _fill(file, into if self._staging is None else self._staging)
+        with self.path.open("rb") as file:
+            count = file.readinto(into if self._staging is None else self._staging)
+        gb.expect(count == self.nbytes, f"the file ends after {count} of {self.nbytes} bytes")
         if self._staging is not None:
             bench.device.copy(into, self._staging)
             bench.device.synchronize()
@@ -113,15 +111,6 @@ class ModelFile:
             self.path.unlink()
 
 
-def _fill(file: Any, into: Any) -> None:
-    """Read from `file`, a raw binary file, until the buffer `into` is full."""
-    view, done = memoryview(into), 0
-    while done < len(view):
-        count = file.readinto(view[done:])
-        gb.expect(count > 0, f"the file ends after {done} of {len(view)} bytes")
-        done += count
-
-
 def _resident_bytes() -> int:
     """Return the memory of this process in bytes, with shared pages divided among their processes (PSS)."""
     with contextlib.suppress(OSError):
@@ -138,7 +127,7 @@ class LoadedModel:
 
     def __init__(self, model: ModelFile, way: str) -> None:
         self._bench, self._model = model.bench, model
-        self._threads = use_threads(1) if model.bench.target.is_host else 0
+        self._restore_threads = use_one_thread(model.bench)
         self._holds = way == "shared" and model.bench.rank == _OWNER
         self._opens = way == "shared" and not self._holds
         self._handle = b""
@@ -186,7 +175,7 @@ class LoadedModel:
         return {**observed, "first": gb.Observed(self._first_s, "s")} if self._opens else observed
 
     def _release(self) -> None:
-        restore_threads(self._threads)
+        self._restore_threads()
         if self._held is not None:
             self._held.close()
         self._model.remove()
@@ -196,7 +185,7 @@ class LoadedModel:
         if self._holds:
             return gb.Task.idle(self._release)
         work = gb.Work(payload=self._model.nbytes, items=1)
-        outputs = (self._model.output,)
-        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT, outputs=outputs)
+        rest: dict[str, Any] = {"outputs": (self._model.output,), "inputs": self._model.redraw}
+        stage = gb.Stage(self._load_seconds, work, "item", clock="self", effort=gb.POINT, **rest)
         notes = {"weights": gb.units.size(self._model.nbytes), "type": str(self._model.dtype)}
         return gb.Task.of(stage, check=self._check, release=self._release, notes=notes)

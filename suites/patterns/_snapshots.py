@@ -17,7 +17,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import POISON, need_shared_gpu
-from ._failure import DIED, die, expect_death
+from .._checks import flipping
+from ._failure import DIED, die, expect_death, once
 
 _WORKER, _HEIR = 1, 0
 _EVERY, _STEPS = 8, 28  # steps between two snapshots, and steps of the whole work
@@ -67,9 +68,7 @@ def snapshot(bench: gb.Bench, medium: str, amid: str, size_bytes: int) -> gb.Tas
 
 
 class State:
-    """An array (float32) that every step changes completely, so that its bits depend on all earlier steps.
-
-    `array` is of the device and has `size_bytes`; `steps` counts the steps made."""
+    """An array (float32) that every step changes completely, so that its bits depend on all earlier steps."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         rng = np.random.default_rng(bench.seed)
@@ -93,9 +92,7 @@ class State:
 
 
 class Snapshots:
-    """Snapshots of `state` in the host memory of `board`, and also in files if `folder` is not None.
-
-    An interrupted save leaves the previous snapshot intact."""
+    """Snapshots of `state` in the host memory of `board`, and also in files if `folder` is not None."""
 
     def __init__(self, bench: gb.Bench, board: gb.Board, state: State, folder: Path | None) -> None:
         self._device, self._board, self._state, self._folder = bench.device, board, state, folder
@@ -104,9 +101,7 @@ class Snapshots:
             board.register()
 
     def slot(self, number: int) -> Any:
-        """Return the memory of snapshot number `number`: a NumPy array, float32, of the state's size.
-
-        Even numbers have one slot, odd numbers the other one."""
+        """Return the memory of snapshot number `number`, float32: even numbers have one slot, odd ones the other."""
         start = number % _SLOTS * self._nbytes
         return self._board.room[start : start + self._nbytes].view(np.float32)
 
@@ -238,10 +233,13 @@ class ResumingRank:
     def task(self, size_bytes: int) -> gb.Task:
         """Return the task: a stage that saves `size_bytes`, and a stage that reports the seconds of resuming."""
         save = gb.Stage(
-            self._store.save, gb.Work(payload=size_bytes), "payload", clock="host", max_calls=1, effort=gb.POINT
-        )
-        resume = gb.Stage(
-            lambda: self._resume_s, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1), checked=True
+            self._store.save,
+            gb.Work(payload=size_bytes),
+            "payload",
+            clock="host",
+            max_calls=1,
+            effort=gb.POINT,
+            inputs=flipping(self._state.array),
         )
         notes = {"snapshots": f"every {_EVERY} steps, {_SLOTS} kept"}
-        return gb.Task({"": save, "resume": resume}, self._check, self._store.poison, self._close, notes)
+        return gb.Task({"": save, "resume": once(self._resume_s)}, self._check, self._store.poison, self._close, notes)

@@ -12,11 +12,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import rank_counts, ranks_of
-from ._blas import restore_threads, use_threads
-from ._gradients import devices_of_ranks, has_ranks, libraries
+from .._between import gpus_of, rank_counts, ranks_of
+from ._gradients import has_ranks, libraries
 from ._group import RankGroup, group_of
-from ._numbers import Normals, expect_close, type_of, width_of
+from ._products import Normals, expect_close, type_of, use_one_thread, width_of
 
 UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
 HEAD = 64
@@ -64,9 +63,7 @@ class LayerShape:
 
 
 def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
-    """Return the splits that divide the layer evenly over `ranks` ranks, first `unsplit`, which always does.
-
-    A pipeline has two stages, so that it needs exactly two ranks."""
+    """Return the splits that divide the layer evenly over `ranks`, first `unsplit`; a pipeline has two stages."""
     fits = {
         UNSPLIT: True,
         DATA: shape.batch % ranks == 0,
@@ -78,9 +75,7 @@ def possible_splits(shape: LayerShape, ranks: int) -> tuple[str, ...]:
 
 
 class TransformerLayer:
-    """The input and the weights of a layer, which every rank has, and the computation of each split.
-
-    All arrays are of the device: float16 (CuPy) on GPUs, float32 (NumPy) on the host."""
+    """The input and the weights of a layer, which every rank has, and the computation of each split."""
 
     def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width
@@ -99,9 +94,7 @@ class TransformerLayer:
         return {"qkv": queries, **{name: weights[name] for name in ("out", "up", "down")}}
 
     def _slices(self) -> Weights:
-        """Return this rank's part of the weights, for a tensor split (Megatron-LM, 2019), by name.
-
-        It has an equal part of the columns of `q`, `k`, `v` and `up`, and of the rows of `out` and `down`."""
+        """Return this rank's columns of `q`, `k`, `v` and `up`, and rows of `out` and `down` (Megatron-LM, 2019)."""
         sliced = {}
         for name, matrix in self.weights.items():
             axis = 0 if name in ("out", "down") else 1
@@ -111,9 +104,7 @@ class TransformerLayer:
         return sliced
 
     def attended(self, queries: Any, keys: Any, values: Any) -> Any:
-        """Return attention without a mask, softmax(Q·Kᵀ / √64)·V, computed for each head.
-
-        Keys and values may have another length than queries."""
+        """Return attention without a mask, softmax(Q·Kᵀ / √64)·V, computed for each head."""
 
         def by_head(array: Any) -> Any:
             """Return a contiguous copy of `array` with shape (batch, heads, length, 64)."""
@@ -154,9 +145,7 @@ class TransformerLayer:
         out += middle
 
     def call(self, split: str, group: RankGroup) -> Any:
-        """Compute the layer in the way `split`, an element of SPLITS, and return its output, shape (tokens, width).
-
-        The output lies in the group's memory or in new memory."""
+        """Compute the layer in the way `split` and return its output, shape (tokens, width)."""
         calls = {
             UNSPLIT: self._unsplit,
             DATA: self._data,
@@ -244,9 +233,7 @@ class TransformerLayer:
 
 
 def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
-    """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width).
-
-    `weights` are the weights of a TransformerLayer."""
+    """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width)."""
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)
     queries, keys, values = tokens[rows] @ q, tokens @ k, tokens @ v
@@ -267,7 +254,7 @@ def _lengths(target: gb.Target) -> Any:
 
 @topic.case(
     ranks=ranks_of,
-    devices=devices_of_ranks,
+    devices=gpus_of,
     when=has_ranks,
     by=libraries,
     of=rank_counts,
@@ -293,7 +280,7 @@ class SplitLayer:
 
     def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         self._bench, self._shape = bench, shape
-        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._restore_threads = use_one_thread(bench)
         is_short = bench.traits.is_gpu and bench.target.tier != "full"
         self._tries = _GPU_TRIES if is_short else _TRIES
         self._layer = TransformerLayer(bench, shape)
@@ -361,6 +348,6 @@ class SplitLayer:
         }
 
     def _close(self) -> None:
-        restore_threads(self._threads)
+        self._restore_threads()
         self._outputs.clear()
         self._group.close()

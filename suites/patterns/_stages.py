@@ -12,8 +12,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import Params, devices_of, labels, need_shared_gpu, notes, open_shared, paths, ranks_of
-from ._blas import restore_threads, use_threads
-from ._numbers import Normals, expect_close, type_of, width_of
+from .._checks import flipping
+from ._products import Normals, expect_close, type_of, use_one_thread, width_of
 
 _LAYERS = 4  # layers of the whole model
 _SLOTS = 2  # batches in the memory of a stage: one is computed while the next one arrives
@@ -67,7 +67,8 @@ def stages(bench: gb.Bench, path: str, of: int, batch: int) -> gb.Task:
     need_shared_gpu(bench)
     rank = PipelineRank(bench, batch, width_of(bench))
     tail = gb.POINT.with_tail(_TAIL if bench.target.tier == "full" else 0)
-    stage = gb.Stage(rank.seconds, gb.Work(items=1), "item", clock="self", probe=rank.observed, effort=tail)
+    work, inputs = gb.Work(items=1), rank.redraw
+    stage = gb.Stage(rank.seconds, work, "item", clock="self", probe=rank.observed, effort=tail, inputs=inputs)
     return gb.Task.of(
         stage,
         check=rank.check,
@@ -90,11 +91,12 @@ class PipelineRank:
         self._batch_bytes = batch * width * itemsize
         bench.need(_BUFFERS * (_LAYERS * width * width * itemsize + _SLOTS * self._batch_bytes))
         self._bench, self._batch, self._width = bench, batch, width
-        self._threads = use_threads(1) if bench.target.is_host else 0
+        self._restore_threads = use_one_thread(bench)
         normals = Normals(bench)
         self._all_weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(_LAYERS)]
         self._weights = self._all_weights[bench.rank * per_stage : (bench.rank + 1) * per_stage]
         self._requests = [normals.matrix(batch, width, _LAYERS + slot) for slot in range(_SLOTS)]
+        self.redraw = flipping(*self._requests)
         self._between = [bench.xp.empty_like(self._requests[0]) for _ in range(2)]
         self._outputs = [bench.xp.empty_like(self._requests[0]) for _ in range(_SLOTS)]
         self._board = bench.board(_DONE, room_bytes=2 * _BATCHES * 8, has_beats=True)
@@ -150,9 +152,7 @@ class PipelineRank:
         self._board.meet()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each of the 25 batches from its entry to its end.
-
-        Every rank must call it, and all get the same."""
+        """Return the seconds of each of the 25 batches from its entry to its end; every rank must call it."""
         self._call()
         return [float(nanoseconds) * 1e-9 for nanoseconds in self._stamps[1] - self._stamps[0]]
 
@@ -169,9 +169,7 @@ class PipelineRank:
         self._board.meet()
 
     def check(self) -> None:
-        """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision.
-
-        The other stages check nothing."""
+        """Raise WrongAnswer if rows of the last stage's outputs differ from the model in double precision."""
         if not self._is_last:
             return
         rows = self._bench.rng.integers(0, self._batch, _CHECKED)
@@ -183,7 +181,7 @@ class PipelineRank:
 
     def close(self) -> None:
         """Unmap the slots of the next stage and the shared memory, and restore the number of threads."""
-        restore_threads(self._threads)
+        self._restore_threads()
         del self._stamps
         if self._next is not None:
             self._next.close()

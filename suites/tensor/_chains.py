@@ -87,11 +87,13 @@ class Chains:
         check: Callable[[], None],
         outputs: Any,
         notes: Mapping[str, str],
+        inputs: Callable[[], object] | None,
         rest_s: float = 0.0,
     ) -> gb.Task:
         """Return the chains as a task whose figure is the operations per second of the whole device.
 
-        `limit` names the peak with which the figure is compared, or is empty. `outputs` is the array of results."""
+        `limit` names the peak with which the figure is compared, or is empty. `outputs` is the array of results, and
+        `inputs` is as in a stage."""
         total = self.steps * self.issuers * len(self.cycles) // 2
         flops, items = self.operation.flops * total, self.operation.items * total
         stage = gb.Stage(
@@ -105,6 +107,7 @@ class Chains:
             max_calls=1 if rest_s else 0,
             rest_s=rest_s,
             outputs=(outputs,),
+            inputs=inputs,
         )
 
         def check_all() -> None:

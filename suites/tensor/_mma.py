@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import expect_equal
+from .._checks import expect_equal, shifting
 from .._matrix.product import on_nvidia
 from ._chains import ONE_WARP, REST_S, SCHEDULERS, Chains, chains_and_warps, cycle_words, matrix_limit, rounds_for
 from ._fragments import drawn, encoded, operand_words, sum_words
@@ -239,7 +239,7 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
     cycles = cycle_words(bench)
     blocks, issuers = len(cycles) // 2, threads // lanes
     device_sums = bench.xp.empty((blocks * issuers * chains_a_warp, *data.end.shape), data.end.dtype)
-    operands, begin = bench.xp.asarray(data.operands), bench.xp.asarray(data.begin)
+    operands, begin = bench.xp.asarray(data.operands), bench.xp.array(data.begin)
 
     def launch(rounds: int) -> None:
         kernel((blocks,), (threads,), (operands, begin, np.uint32(rounds), device_sums, cycles))
@@ -250,4 +250,5 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
 
     chains = Chains(bench, launch, cycles, rounds, rounds * BODY, issuers, gb.Work(flops=form.flops))
     notes = {"chains": f"{rounds * BODY} steps of a warp", **resource_notes(bench, kernel, threads)}
-    return chains.task(matrix_limit(dtype), check, device_sums, notes, REST_S)
+    redraw = shifting(form.sum_dtype, begin, data.end)
+    return chains.task(matrix_limit(dtype), check, device_sums, notes, redraw, REST_S)

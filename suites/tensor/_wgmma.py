@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import expect_equal
+from .._checks import expect_equal, shifting
 from ._chains import REST_S, Chains, cycle_words, matrix_limit, on_nvidia_gpu, rounds_for
 from ._fragments import ROW_BYTES, drawn, encoded, operand_words, sum_words, swizzled
 from ._kernels import resource_notes
@@ -173,7 +173,7 @@ def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: st
     cycles, xp = cycle_words(bench), bench.xp
     blocks = len(cycles) // 2
     device_sums = xp.empty((blocks, *data.end.shape), data.end.dtype)
-    inputs = tuple(xp.asarray(array) for array in (data.images, data.fragments, data.begin))
+    inputs = tuple(xp.array(array) for array in (data.images, data.fragments, data.begin))
 
     def launch(rounds: int) -> None:
         kernel((blocks,), (_GROUP_THREADS,), (*inputs, np.uint32(rounds), device_sums, cycles), shared_bytes)
@@ -187,4 +187,5 @@ def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: st
         "chains": f"{rounds * body} steps of a warpgroup",
         **resource_notes(bench, kernel, _GROUP_THREADS, shared_bytes),
     }
-    return chains.task(matrix_limit(dtype), check, device_sums, notes, REST_S)
+    redraw = shifting(form.sum_dtype, inputs[2], data.end)
+    return chains.task(matrix_limit(dtype), check, device_sums, notes, redraw, REST_S)

@@ -46,9 +46,7 @@ class NeighbourBoard:
 
     @classmethod
     def shared(cls, bench: gb.Bench) -> NeighbourBoard:
-        """Return the board of two ranks, which the device of rank 1, the aggressor, reaches; both must call it.
-
-        Raises Skip if the device cannot register host memory."""
+        """Return the board of two ranks, which the device of rank 1, the aggressor, reaches; both must call it."""
         if bench.traits.is_gpu and "register" not in bench.traits.features:
             raise gb.Skip(
                 "CuPy on ROCm does not register host memory, in which the aggressor's device counts its calls"
@@ -69,31 +67,28 @@ class NeighbourBoard:
         self._board.close()
 
     def run(self) -> None:
-        """Tell the aggressor to run, and wait until its queue is filled.
-
-        Raises RuntimeError if the aggressor has failed, or after 30 s."""
+        """Tell the aggressor to run, and wait until its queue is filled."""
         self.command[0] = _RUN
         self._await(_RUNNING)
 
     def rest(self) -> None:
-        """Tell the aggressor to rest, and wait until its queue is empty.
-
-        Raises RuntimeError if the aggressor has failed, or after 30 s."""
+        """Tell the aggressor to rest, and wait until its queue is empty."""
         self.command[0] = _REST
         self._await(_READY)
 
     def stop(self) -> None:
-        """Tell the aggressor to end."""
         self.command[0] = _STOP
 
-    def wait_until_ready(self) -> None:
-        """Wait until the aggressor has started and rests.
+    def end(self) -> None:
+        """Tell the aggressor to end, and give the memory back."""
+        self.stop()
+        self.close()
 
-        Raises RuntimeError if the aggressor has failed, or after 30 s."""
+    def wait_until_ready(self) -> None:
+        """Wait until the aggressor has started and rests; raises RuntimeError if it has failed, or after 30 s."""
         self._await(_READY)
 
     def _await(self, state: int) -> None:
-        """Wait until the aggressor's state is `state`, a value of the state word such as _READY."""
 
         def is_reached() -> bool:
             if self.state[0] == _FAILED:
@@ -104,9 +99,7 @@ class NeighbourBoard:
 
 
 class Aggressor:
-    """A thread that keeps `ahead_s` seconds of calls of `load` on the launch queue `queue`.
-
-    It does so while `board` commands it to run."""
+    """A thread that keeps `ahead_s` seconds of calls of `load` on a launch queue while `board` commands it to run."""
 
     def __init__(
         self,
@@ -130,6 +123,15 @@ class Aggressor:
 
     def _count_here(self) -> None:
         self._board.done[0] = self._issued
+
+    def task(self) -> gb.Task:
+        """Return the idle task of a rank that only runs this aggressor."""
+
+        def end() -> None:
+            with contextlib.closing(self._board):
+                self.close()
+
+        return gb.Task.idle(end)
 
     def _call(self) -> None:
         """Make one call on the queue, and have it counted on the board when it has ended."""
@@ -177,19 +179,16 @@ class Aggressor:
 
     def _fill(self) -> None:
         """Queue calls until they last for `ahead_s` seconds, 400 calls wait, or the command on the board changes."""
-        while self._is_queued and self._is_shallow() and self._board.command[0] == _RUN:
+        while self._is_queued and self._depth_s() < self._ahead_s and self._board.command[0] == _RUN:
+            if self._issued - self._board.ended >= _MOST_AHEAD:
+                return
             self._call()
-
-    def _is_shallow(self) -> bool:
-        return self._depth_s() < self._ahead_s and self._issued - self._board.ended < _MOST_AHEAD
 
     def _depth_s(self) -> float:
         return (self._issued - self._board.ended) * self._call_s
 
     def close(self) -> None:
-        """End the thread, and check that all calls have ended and that the last result is right.
-
-        Raises the error that ended the thread, TimeoutError after 10 s, and WrongAnswer."""
+        """End the thread, and check that all calls have ended and that the last result is right."""
         self._board.stop()
         self._serving.result(_ENDING_S)
         self._thread.shutdown()

@@ -1,10 +1,10 @@
 """Measure allocators under the allocations of training steps: time per operation, memory held, first failure."""
 
 import bisect
-import ctypes
 import errno
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, array_at, open_space
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at
 
 LAYERS = 24
 _PASSING = 3  # temporary arrays of a layer, all freed before the next layer
@@ -25,7 +25,7 @@ _TOKENS = (256, 2048)  # tokens per step: sequences differ in length, so sizes d
 _LEAST_BYTES = 512
 _ALIGNMENT = 512  # the least alignment of cudaMalloc's addresses and of PyTorch's blocks
 _SEED = 2  # seed of the trace in every run, because the sizes are part of the case
-_PEAK_BYTES, _HOST_PEAK_BYTES = 2**32, 2**27
+_PEAK_BYTES = 2**32
 _TIGHT_SHARE = 0.85  # share of the free memory that is in use at the peak
 _ROOM = 4  # the reserved range as a multiple of the peak; addresses cost nothing
 _RELEASE_THRESHOLD, _KEEP_ALL = 4, 2**62  # cudaMemPoolAttrReleaseThreshold: the pool of a framework keeps its memory
@@ -51,9 +51,7 @@ class MemoryOperation:
 
 
 class TraceWriter:
-    """Writes the operations of training steps into `operations`, and numbers the blocks.
-
-    `width_bytes` is the bytes of one vector of activations."""
+    """Writes the operations of training steps into `operations`; a vector of activations has `width_bytes`."""
 
     def __init__(self, rng: np.random.Generator, width_bytes: int) -> None:
         self._rng, self._width_bytes = rng, width_bytes
@@ -62,7 +60,6 @@ class TraceWriter:
 
     @property
     def blocks_taken(self) -> int:
-        """The number of blocks taken so far."""
         return self._blocks
 
     def take(self, nbytes: float) -> int:
@@ -76,9 +73,7 @@ class TraceWriter:
         self.operations += [MemoryOperation(block, 0) for block in blocks]
 
     def step(self) -> None:
-        """Append a training step: the activations of 24 layers, the gradients in reverse, and the optimiser's arrays.
-
-        The number of tokens, and so the sizes, is drawn at random."""
+        """Append a training step of a random number of tokens: 24 layers, their gradients in reverse, the optimiser."""
         tokens = int(self._rng.integers(*_TOKENS))
         saved: list[list[int]] = []
         for _ in range(LAYERS):
@@ -102,8 +97,9 @@ def training_trace(seed: int, allocations: int, peak_bytes: int) -> tuple[Memory
     writer = TraceWriter(np.random.default_rng(seed), width_bytes=4096)
     while writer.blocks_taken < allocations:
         writer.step()
-    operations = list(_first(writer.operations, allocations))
-    scale = peak_bytes / live_bytes_at(operations, peak_index(operations))
+    taken = itertools.accumulate(operation.nbytes > 0 for operation in writer.operations)
+    operations = [operation for operation, count in zip(writer.operations, taken, strict=True) if count <= allocations]
+    scale = peak_bytes / peak(operations)[1]
     scaled = [
         MemoryOperation(operation.block, _rounded(operation.nbytes * scale) if operation.nbytes else 0)
         for operation in operations
@@ -117,18 +113,8 @@ def _rounded(nbytes: float) -> int:
     return max(int(nbytes) // _LEAST_BYTES, 1) * _LEAST_BYTES
 
 
-def _first(operations: Sequence[MemoryOperation], allocations: int) -> Iterator[MemoryOperation]:
-    """Yield the operations of `operations` before the one that would allocate the block number `allocations` + 1."""
-    blocks_taken = 0
-    for operation in operations:
-        blocks_taken += operation.nbytes > 0
-        if blocks_taken > allocations:
-            return
-        yield operation
-
-
-def peak_index(operations: Sequence[MemoryOperation]) -> int:
-    """Return the index of the first operation after which the most bytes are live; 0 without operations."""
+def peak(operations: Sequence[MemoryOperation]) -> tuple[int, int]:
+    """Return the index of the first operation after which the most bytes are live, and these bytes."""
     sizes: dict[int, int] = {}
     live = most = index = 0
     for place, operation in enumerate(operations):
@@ -139,18 +125,7 @@ def peak_index(operations: Sequence[MemoryOperation]) -> int:
             live -= sizes.pop(operation.block)
         if live > most:
             most, index = live, place
-    return index
-
-
-def live_bytes_at(operations: Sequence[MemoryOperation], index: int) -> int:
-    """Return the bytes that are live after the operation at index `index`: allocated and not yet freed."""
-    sizes: dict[int, int] = {}
-    for operation in operations[: index + 1]:
-        if operation.nbytes:
-            sizes[operation.block] = operation.nbytes
-        else:
-            del sizes[operation.block]
-    return sum(sizes.values())
+    return index, most
 
 
 class OffsetArena:
@@ -189,9 +164,7 @@ class OffsetArena:
         return offset
 
     def give(self, offset: int) -> None:
-        """Give back the block at `offset`, a result of `take`.
-
-        The freed place merges with free places that touch it."""
+        """Give back the block at `offset`; the freed place merges with free places that touch it."""
         self._free(offset, self._taken.pop(offset))
 
     def _free(self, offset: int, size: int) -> None:
@@ -205,7 +178,6 @@ class OffsetArena:
         self._add(offset, size)
 
     def _add(self, offset: int, size: int) -> None:
-        """Record a free place of `size` bytes at `offset`, without merging."""
         bisect.insort(self._by_size, (size, offset))
         self._by_offset[offset] = size
         self._ends[offset + size] = offset
@@ -236,9 +208,7 @@ class Allocator(Protocol):
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether `error`, an exception of an allocator, means that memory is full.
-
-    These are MemoryError, OSError with ENOMEM or ENOSPC, and the CUDA errors for a lack of memory."""
+    """Return whether an exception of an allocator means that memory is full: of Python, the system, or CUDA."""
     if isinstance(error, lib.DriverCallError):
         return str(error).startswith("CUDA_ERROR_OUT_OF_MEMORY")
     if isinstance(error, OSError):
@@ -248,38 +218,13 @@ def is_full(error: Exception) -> bool:
 
 
 def allocate_or_none(take: Callable[[int], int], nbytes: int) -> int | None:
-    """Return the address of a new block of `nbytes` from `take`, or None if memory is full (`is_full`).
-
-    Other errors of `take` are raised."""
+    """Return the address of a new block of `nbytes` from `take`, or None if memory is full."""
     try:
         return take(nbytes)
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_full(error):
             raise
         return None
-
-
-class HostMalloc:
-    """The C library's malloc and free."""
-
-    def __init__(self, _bench: gb.Bench) -> None:
-        libc = ctypes.CDLL(None)
-        self._malloc, self._free = libc.malloc, libc.free
-        self._malloc.argtypes, self._malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
-        self._free.argtypes = (ctypes.c_void_p,)
-
-    def take(self, nbytes: int) -> int:
-        """Return the address of a new block; raises MemoryError if malloc returns no address."""
-        address: int | None = self._malloc(nbytes)
-        if not address:
-            raise MemoryError(f"malloc refused {nbytes} bytes")
-        return address
-
-    def give(self, address: int) -> None:
-        self._free(address)
-
-    def close(self) -> None:
-        """Do nothing: no memory is held."""
 
 
 class RuntimeMalloc:
@@ -294,9 +239,7 @@ class RuntimeMalloc:
 
 
 class StreamPool:
-    """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps freed memory until `close`.
-
-    Raises Skip if CuPy does not support the pool on this GPU."""
+    """cudaMallocAsync and cudaFreeAsync on the device's pool, which keeps freed memory until `close`."""
 
     def __init__(self, bench: gb.Bench) -> None:
         if "pool" not in bench.traits.features:
@@ -314,7 +257,6 @@ class StreamPool:
         self._runtime.freeAsync(address, self._stream)
 
     def close(self) -> None:
-        """Wait for the device, restore the pool's settings, and give back its memory."""
         self._device.synchronize()
         self._runtime.memPoolSetAttribute(self._pool, _RELEASE_THRESHOLD, self._threshold_before)
         self._runtime.memPoolTrimTo(self._pool, 0)
@@ -328,7 +270,6 @@ class CupyPool:
         self._blocks: dict[int, Any] = {}
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block of `nbytes`; it stays allocated until `give` is called with the address."""
         block = self._pool.malloc(nbytes)
         address = int(block.ptr)
         self._blocks[address] = block
@@ -343,18 +284,14 @@ class CupyPool:
 
 
 class MappedArena:
-    """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do.
-
-    The range has `capacity_bytes` of addresses, a multiple of PAGE_BYTES."""
+    """Blocks in one range that grows by mapping more memory behind it, as PyTorch's expandable segments do."""
 
     def __init__(self, bench: gb.Bench, capacity_bytes: int) -> None:
-        self._range = MappedRange(open_space(bench), capacity_bytes)
+        self._range = MappedRange(GpuSpace(bench), capacity_bytes)
         self._arena = OffsetArena()
 
     def take(self, nbytes: int) -> int:
-        """Return the address of a new block of `nbytes`.
-
-        If no free place fits, more memory is mapped first, in whole pages."""
+        """Return the address of a new block; if no free place fits, more memory is mapped first, in whole pages."""
         missing = self._arena.missing_bytes(nbytes)
         if missing:
             whole_pages = -(-missing // PAGE_BYTES) * PAGE_BYTES
@@ -370,22 +307,18 @@ class MappedArena:
 
 
 def open_allocator(bench: gb.Bench, name: str, peak_bytes: int) -> Allocator:
-    """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc`.
-
-    `malloc` is cudaMalloc on a GPU and the C library's on the host."""
+    """Return a new allocator that holds no memory; `name` is `vmm`, `pool`, `cupy` or `malloc` (cudaMalloc)."""
     if name == "vmm":
         return MappedArena(bench, -(-_ROOM * peak_bytes // PAGE_BYTES) * PAGE_BYTES)
     if name == "pool":
         return StreamPool(bench)
     if name == "cupy":
         return CupyPool(bench)
-    return RuntimeMalloc(bench) if bench.traits.is_gpu else HostMalloc(bench)
+    return RuntimeMalloc(bench)
 
 
 class LiveBlocks:
-    """The blocks in use, by number and in the order of their addresses; finds blocks that overlap.
-
-    `blocks` maps a block's number to its address and bytes."""
+    """The blocks in use, by number and in the order of their addresses; finds blocks that overlap."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, tuple[int, int]] = {}  # by block number: address and size
@@ -393,9 +326,7 @@ class LiveBlocks:
         self._ends: dict[int, int] = {}
 
     def add(self, block: int, address: int, nbytes: int) -> None:
-        """Add block number `block`, `nbytes` at `address`.
-
-        Raises WrongAnswer if it overlaps a block that was added before."""
+        """Add a block by its number; raises WrongAnswer if it overlaps a block that was added before."""
         place = bisect.bisect_right(self._starts, address)
         end = address + nbytes
         gb.expect(
@@ -415,9 +346,7 @@ class LiveBlocks:
 
 
 class Churn:
-    """Runs a trace on a new allocator in every sample, and checks the blocks that it returns.
-
-    `name` is an allocator that `open_allocator` knows. `peak_bytes` are in use at the peak of the trace."""
+    """Runs a trace on a new allocator in every sample, and checks the blocks that it returns."""
 
     def __init__(
         self, bench: gb.Bench, name: str, trace: Sequence[MemoryOperation], peak_bytes: int, may_fail: bool = False
@@ -458,12 +387,10 @@ class Churn:
         allocator.close()
 
     def check(self) -> gb.Observation:
-        """Run the trace once, check its blocks, and return `first failure` and, on a GPU, `held per byte used`.
-
-        The latter is the memory taken over the memory in use, at the peak."""
+        """Run the trace once, check its blocks, and return `first failure` and, at the peak, `held per byte used`."""
         free_bytes = self._bench.device.free_bytes()
         allocator = open_allocator(self._bench, self._name, self._peak_bytes)
-        live, peak, held, failed = LiveBlocks(), peak_index(self._trace), {}, len(self._trace)
+        live, (at_peak, _), held, failed = LiveBlocks(), peak(self._trace), {}, len(self._trace)
         try:
             for index, operation in enumerate(self._trace):
                 if not operation.nbytes:
@@ -474,7 +401,7 @@ class Churn:
                     failed = index
                     break
                 live.add(operation.block, address, operation.nbytes)
-                if index == peak:
+                if index == at_peak:
                     held = self._at_peak(live, free_bytes)
         finally:
             self._close(allocator, [address for address, _ in live.blocks.values()])
@@ -490,30 +417,21 @@ class Churn:
             fill_pattern(self._bench, array, block)
         wrong = sum(wrong_words(self._bench, array, block) for block, array in arrays.items())
         gb.expect(wrong == 0, f"{wrong} words differ from what was written to the blocks in use")
-        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
-            return {}
         held = free_bytes - self._bench.device.free_bytes()
         return {"held per byte used": gb.Observed(held / sum(array.size for array in arrays.values()))}
 
 
-def _allocators(target: gb.Target) -> Any:
-    if target.is_host:
-        return ("malloc", "vmm")
-    return gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm"))
-
-
 @topic.case(
-    when=gb.beyond_quick,
-    allocator=_allocators,
-    trace=lambda target: ("step",) if target.is_host else gb.points(("step",), full=("step", "tight")),
+    when=lambda target: gb.on_gpu(target) and gb.beyond_quick(target),
+    allocator=gb.points(("vmm",), smoke=("pool", "vmm"), full=("malloc", "pool", "cupy", "vmm")),
+    trace=gb.points(("step",), full=("step", "tight")),
 )
 def churn(bench: gb.Bench, allocator: str, trace: str) -> gb.Task:
     """Seconds of one operation, taking or releasing a block, in the allocations of training steps drawn from a seed.
 
-    `step` has 4 GiB (on the host 128 MiB) in use at the peak, `tight` 85 % of the free memory. The first operation that
-    fails is reported, and on a GPU the memory held over the memory in use at the peak. The arena of `vmm` is written in
-    Python."""
-    peak_bytes = _HOST_PEAK_BYTES if not bench.traits.is_gpu else _PEAK_BYTES
+    `step` has 4 GiB in use at the peak, `tight` 85 % of the free memory. The first operation that fails is reported,
+    and the memory held over the memory in use at the peak. The arena of `vmm` is written in Python."""
+    peak_bytes = _PEAK_BYTES
     if trace == "tight":
         peak_bytes = int(bench.device.free_bytes() * _TIGHT_SHARE)
     else:

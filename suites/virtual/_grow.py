@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, array_at, open_space, wait_until_cleared
+from .._graphs import replayed
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at, wait_until_cleared
 
 _END_BYTES = 4096  # bytes at the new end, which a kernel writes within the timed section
 _OLD, _NEW = 7, 11  # seeds of the contents before and after the growth
@@ -73,11 +72,10 @@ class MappedGrowth(GrowingArray):
 
     def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int, piece_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
-        self._space, self._piece_bytes, self.returned_bytes = open_space(bench), piece_bytes, by_bytes
+        self._space, self._piece_bytes, self.returned_bytes = GpuSpace(bench), piece_bytes, by_bytes
         self._mapped: MappedRange | None = None
 
     def start(self) -> None:
-        """Map the first `from_bytes`, and unmap and release everything behind them."""
         if self._mapped is None:
             self._mapped = MappedRange(self._space, self.from_bytes + self.by_bytes)
             self.address = self._mapped.address
@@ -94,25 +92,6 @@ class MappedGrowth(GrowingArray):
         if self._mapped is not None:
             self._mapped.close()
             self._mapped = None
-
-
-class HostCopyGrowth(GrowingArray):
-    """A larger array of the host, and a copy into it."""
-
-    def start(self) -> None:
-        self._memory = np.empty(self.from_bytes, np.uint8)
-        self.address = self._memory.ctypes.data
-
-    def grow(self, at_peak: Callable[[], None]) -> None:
-        """Allocate a larger array, copy the old one into it, call `at_peak`, and give the old one back."""
-        larger = np.empty(self.from_bytes + self.by_bytes, np.uint8)
-        np.copyto(larger[: self.from_bytes], self._memory)
-        at_peak()
-        self._memory = larger
-        self.address = larger.ctypes.data
-
-    def close(self) -> None:
-        self._memory = np.empty(0, np.uint8)
 
 
 class GpuGrowth(GrowingArray):
@@ -193,21 +172,15 @@ class ManagedGrowth(GpuGrowth):
 
 
 def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:
-    """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`.
-
-    Raises Skip if the device does not support it."""
+    """Return an array that grows in the way `way`: `vmm`, `vmm-2MiB`, `copy`, `pool` or `managed`."""
     if way.startswith("vmm"):
         return MappedGrowth(bench, from_bytes, by_bytes, PAGE_BYTES if way == "vmm-2MiB" else by_bytes)
-    if not bench.traits.is_gpu:
-        return HostCopyGrowth(bench, from_bytes, by_bytes)
     ways: Mapping[str, type[GrowingArray]] = {"copy": CopyGrowth, "pool": PoolGrowth, "managed": ManagedGrowth}
     return ways[way](bench, from_bytes, by_bytes)
 
 
 class Growth:
-    """Times the growth of an array until a kernel has written its new end, and checks the array's contents.
-
-    `way` is a way that `growing_array` knows."""
+    """Times the growth of an array until a kernel has written its new end, and checks the array's contents."""
 
     def __init__(self, bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> None:
         self._bench = bench
@@ -216,14 +189,12 @@ class Growth:
         self._from_bytes, self._bytes = from_bytes, from_bytes + by_bytes
 
     def seconds(self, at_peak: Callable[[], None] = lambda: None) -> float:
-        """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end.
-
-        `at_peak` is called while the array grows, when most memory is in use."""
+        """Start with `from_bytes`, grow, and return the seconds until a kernel has written the array's new end."""
         array, device = self._array, self._bench.device
         array.start()
         fill_pattern(self._bench, array.array(0, self._from_bytes), _OLD)
         device.synchronize()
-        wait_until_cleared(self._bench, array.returned_bytes)
+        wait_until_cleared(array.returned_bytes)
         begin = time.perf_counter()
         array.grow(at_peak)
         fill_pattern(self._bench, array.array(self._bytes - _END_BYTES, self._bytes), _NEW)
@@ -231,9 +202,7 @@ class Growth:
         return time.perf_counter() - begin
 
     def check(self) -> gb.Observation:
-        """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`.
-
-        The host returns neither. Raises WrongAnswer if a word is wrong, or if an array that keeps its address moved."""
+        """Grow the array once, and return the `peak` of memory in use in bytes, and `peak per byte needed`."""
         array, device = self._array, self._bench.device
         array.close()
         free_bytes, used = device.free_bytes(), []
@@ -247,8 +216,6 @@ class Growth:
         fill_pattern(self._bench, new, _NEW)
         self._expect_pattern(new, "new words", _NEW)
         self._expect_pattern(old, "old words", _OLD)
-        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
-            return {}
         return {"peak": gb.Observed(used[0], "B"), "peak per byte needed": gb.Observed(used[0] / self._bytes)}
 
     def _expect_pattern(self, array: Any, label: str, seed: int) -> None:
@@ -256,34 +223,23 @@ class Growth:
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} {label} are wrong after the array grew")
 
     def close(self) -> None:
-        """Give the memory back."""
         self._bench.device.synchronize()
         self._array.close()
-
-
-def _sizes_before(target: gb.Target) -> Any:
-    if target.is_host:
-        return gb.points((2**26,), smoke=(2**22,), full=(2**24, 2**26, 2**28))
-    return gb.points((2**30,), smoke=(2**24,), full=(2**28, _MANAGED_FROM_BYTES, 2**30, 2**32, 2**34))
-
-
-def _steps(target: gb.Target) -> Any:
-    return gb.points((2**24 if target.is_host else 2**28,), smoke=(2**21,))
-
-
-def _ways(target: gb.Target) -> Any:
-    if target.is_host:
-        return ("vmm", "vmm-2MiB", "copy")
-    return gb.points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed"))
 
 
 def _is_measured(target: gb.Target, params: Mapping[str, str | int | float]) -> bool:
     """Return whether to measure a point: up to 1 GiB with `managed`, above that with the other ways."""
     is_small = int(params["from_bytes"]) + int(params["by_bytes"]) <= _MANAGED_MOST_BYTES
-    return is_small == (params["way"] == "managed") or target.is_host or target.tier == "smoke"
+    return is_small == (params["way"] == "managed") or target.tier == "smoke"
 
 
-@topic.case(way=_ways, from_bytes=_sizes_before, by_bytes=_steps, where=_is_measured)
+@topic.case(
+    when=gb.on_gpu,
+    way=gb.points(("vmm", "copy"), full=("vmm", "vmm-2MiB", "copy", "pool", "managed")),
+    from_bytes=gb.points((2**30,), smoke=(2**24,), full=(2**28, _MANAGED_FROM_BYTES, 2**30, 2**32, 2**34)),
+    by_bytes=gb.points((2**28,), smoke=(2**21,)),
+    where=_is_measured,
+)
 def grow(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> gb.Task:
     """Seconds to grow a live array, from the request until a kernel has written the new end.
 
@@ -303,19 +259,9 @@ class Replacement:
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self._bench, self._size_bytes = bench, size_bytes
-        self._mapped = MappedRange.filled(open_space(bench), size_bytes, size_bytes)
+        self._mapped = MappedRange.filled(GpuSpace(bench), size_bytes, size_bytes)
         array = self._array()
-        fill = partial(bench.words(array.nbytes // 8, _OLD).fill, array)
-        fill()
-        self._replay = self._captured(fill) if bench.traits.is_gpu else fill
-
-    def _captured(self, fill: Callable[[], None]) -> Callable[[], None]:
-        """Return a call that launches the graph into which `fill` was captured."""
-        stream = self._bench.xp.cuda.get_current_stream()
-        stream.begin_capture()
-        fill()
-        graph = stream.end_capture()
-        return lambda: graph.launch(stream)
+        self._replay = replayed(bench, partial(bench.words(array.nbytes // 8, _OLD).fill, array))
 
     def _array(self) -> Any:
         return array_at(self._bench, self._mapped.address, self._size_bytes)
@@ -330,7 +276,7 @@ class Replacement:
         mapped.unmap()
         mapped.release()
         returned_s = time.perf_counter() - begin
-        wait_until_cleared(self._bench, self._size_bytes)
+        wait_until_cleared(self._size_bytes)
         begin = time.perf_counter()
         mapped.grow(self._size_bytes, self._size_bytes)
         return returned_s + time.perf_counter() - begin
@@ -348,23 +294,16 @@ class Replacement:
         gb.expect(wrong == 0, f"{wrong} of {total} words are wrong after the captured graph wrote to the new memory")
 
     def close(self) -> None:
-        """Wait for the device and give the memory back."""
         self._bench.device.synchronize()
         self._mapped.close()
 
 
-@topic.case(
-    size_bytes=lambda target: gb.points(
-        (2**24 if target.is_host else 2**30,),
-        smoke=(2**21,),
-        full=(2**21, 2**24, 2**26) if target.is_host else (2**21, 2**26, 2**30, 2**34),
-    )
-)
+@topic.case(when=gb.on_gpu, size_bytes=gb.points((2**30,), smoke=(2**21,), full=(2**21, 2**26, 2**30, 2**34)))
 def remap(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to unmap and free the memory of an address, and later to map new memory there.
 
     The time between the two is not counted. A graph that was captured before writes to the new memory, and every word
-    is compared. The host, which has no graphs, repeats the call."""
+    is compared."""
     bench.need(size_bytes + PAGE_BYTES)
     replacement = Replacement(bench, size_bytes)
     stage = gb.Stage(replacement.seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)

@@ -12,11 +12,12 @@ from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, open_space
+from .._graphs import replayed
+from ._loads import steps_of
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at
 
 KINDS = ("malloc", "pool", "vmm", "graph", "managed", "ipc")
-TICK_S = 0.5e-3  # device time of one counting kernel
-CYCLES_PER_STEP = 4  # cycles per step of the chain of multiply-adds, on every GPU since Volta
+_TICK_S = 0.5e-3  # device time of one counting kernel
 _MANAGED_GLOBAL = 1  # cudaMemAttachGlobal
 # prctl(2): under Yama only a parent may trace a process, but the controller is a sibling.
 _PR_SET_PTRACER, _ANY_TRACER = 0x59616D61, ctypes.c_ulong(-1)
@@ -26,11 +27,15 @@ _STEP_S = 15.0
 _SLOWEST_B_PER_S = 1e8
 
 
+def ticking(bench: gb.Bench, counter: Any) -> Callable[[], None]:
+    """Return a call that queues a kernel of about half a millisecond, which adds one to `counter`."""
+    kernel, steps = bench.kernel("sharing.cu", "tick"), np.uint32(steps_of(bench, _TICK_S))
+    return lambda: kernel((1,), (1,), (counter, steps))
+
+
 @dataclass(frozen=True, slots=True)
 class HoldOrder:
-    """The memory that a child must hold: `count` regions of one `kind` (an element of KINDS), `nbytes` in all.
-
-    `target` names the device; `package` is the suite's package, from which the child takes its kernels."""
+    """The memory that a child must hold on `target`: `count` regions of one of KINDS, `nbytes` in all."""
 
     case: gb.Case
     target: gb.Target
@@ -51,9 +56,7 @@ class HeldState:
 
 
 class HeldMemory:
-    """`count` regions of memory of the kind `kind` (an element of KINDS) on the current device, `nbytes` in all.
-
-    Region i is filled by the seed `seed` + i."""
+    """`count` regions of one of KINDS on the current device, `nbytes` in all; region i is filled by `seed` + i."""
 
     def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int, seed: int) -> None:
         self._bench, self._seed = bench, seed
@@ -79,42 +82,29 @@ class HeldMemory:
         return bytes(self._bench.xp.cuda.runtime.ipcGetMemHandle(self.arrays[0].data.ptr))
 
     def _allocated(self, nbytes: int) -> Any:
-        """Return `nbytes` of new memory of cudaMalloc as a CuPy array, uint8."""
         memory = self._bench.xp.cuda.Memory(nbytes)  # plain cudaMalloc, outside CuPy's pools
         return self._bench.xp.ndarray((nbytes,), np.uint8, self._bench.xp.cuda.MemoryPointer(memory, 0))
 
     def _from_pool(self, nbytes: int) -> Any:
-        """Return `nbytes` of new memory of the stream-ordered pool as a CuPy array, uint8."""
-        runtime, stream = self._bench.xp.cuda.runtime, self._bench.device.stream
-        return self._at(runtime.mallocAsync(nbytes, stream), nbytes, self)
+        address = self._bench.xp.cuda.runtime.mallocAsync(nbytes, self._bench.device.stream)
+        return array_at(self._bench, address, nbytes)
 
     def _managed(self, nbytes: int) -> Any:
-        return self._at(self._bench.xp.cuda.runtime.mallocManaged(nbytes, _MANAGED_GLOBAL), nbytes, self)
+        return array_at(self._bench, self._bench.xp.cuda.runtime.mallocManaged(nbytes, _MANAGED_GLOBAL), nbytes)
 
     def _mapped(self, nbytes: int) -> Any:
-        """Return `nbytes` of new memory, mapped by the virtual memory functions, as a CuPy array, uint8."""
-        mapped = MappedRange(open_space(self._bench), nbytes)
-        mapped.grow(nbytes, nbytes)
-        return self._at(mapped.address, nbytes, mapped)
-
-    def _at(self, address: int, nbytes: int, owner: object) -> Any:
-        """Return a CuPy array (uint8, shape (nbytes,)) over memory at `address`, which `owner` keeps alive."""
-        cuda = self._bench.xp.cuda
-        memory = cuda.UnownedMemory(address, nbytes, owner, int(cuda.Device().id))
-        return self._bench.xp.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(memory, 0))
+        return array_at(self._bench, MappedRange.filled(GpuSpace(self._bench), nbytes, nbytes).address, nbytes)
 
 
 class HeldProgram:
     """The functions that the child serves: `hold` first, then counting kernels, and questions about both."""
 
     def __init__(self) -> None:
-        self._launch: Callable[[], None] = lambda: None
+        self._launch: Callable[[], object] = lambda: None
         self._opened: gb.Bench | None = None
 
     def hold(self, order: HoldOrder) -> tuple[int, bytes]:
-        """Open the device, and hold the memory that `order` describes in place of any held before.
-
-        The counter starts from 0."""
+        """Open the device, and hold the memory of `order` in place of any held before; the counter starts from 0."""
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_TRACER, 0, 0, 0)
         if self._opened is None:
             self._opened = gb.Bench.untimed(order.case, order.target, order.package, order.seed)
@@ -122,29 +112,13 @@ class HeldProgram:
         self._memory = HeldMemory(bench, order.kind, order.nbytes, order.count, order.seed)
         self._driver = lib.Driver()
         self._counter = bench.xp.zeros(2, bench.xp.uint64)
-        self._launch = self._tick()
-        self._launch()  # compiled and loaded before the process is suspended
-        if order.kind == "graph":
-            self._launch = self._captured(self._launch)
+        launch = ticking(bench, self._counter)
+        launch()  # compiled and loaded before the process is suspended
+        self._launch = replayed(bench, launch) if order.kind == "graph" else launch
         bench.device.synchronize()
         self._counter.fill(0)
         bench.device.synchronize()
         return self._memory.nbytes, self._memory.handle() if order.kind == "ipc" else b""
-
-    def _tick(self) -> Callable[[], None]:
-        """Return a call that queues a kernel of about half a millisecond, which adds one to this program's counter."""
-        kernel = self._bench.kernel("sharing.cu", "tick")
-        hertz = float(dict(self._bench.target.device.details).get("clock.sm_hz", 2e9))
-        args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
-        return lambda: kernel((1,), (1,), args)
-
-    def _captured(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """Return a call that launches a CUDA graph with the work of `launch`, which is captured once."""
-        stream = self._bench.xp.cuda.get_current_stream()
-        stream.begin_capture()
-        launch()
-        graph = stream.end_capture()
-        return lambda: graph.launch(stream)
 
     def run(self, launches: int) -> None:
         """Queue `launches` kernels that each add one to the counter, without waiting for them."""
@@ -152,9 +126,7 @@ class HeldProgram:
             self._launch()
 
     def work(self, launches: int) -> float:
-        """Run `launches` kernels that each add one to the counter, and wait after each.
-
-        Returns the seconds of all of them."""
+        """Run `launches` kernels that each add one to the counter, wait after each, and return the seconds."""
         begin = time.monotonic()
         for _ in range(launches):
             self._launch()
@@ -187,9 +159,7 @@ class HeldChild:
         self.helper.tell("hold", self._order)
 
     def hold(self, nbytes: int) -> None:
-        """Let the child hold `nbytes` of the same kind in place of the former memory, and wait.
-
-        The counter starts from 0. Raises the errors of `wait`."""
+        """Let the child hold `nbytes` of the same kind in place of the former memory, and wait."""
         self.nbytes = nbytes
         self.helper.tell("hold", replace(self._order, nbytes=nbytes))
         self.wait()

@@ -44,9 +44,7 @@ def asked_amount(names: tuple[str, ...]) -> int | None:
 
 
 def take_all(take: Callable[[int], int]) -> list[tuple[int, int]]:
-    """Take blocks until memory is full, first of 1 GiB, then of half the size and so on down to 2 MiB.
-
-    Returns the address and the bytes of each block."""
+    """Take blocks until memory is full, from 1 GiB down to 2 MiB; return the address and the bytes of each."""
     blocks: list[tuple[int, int]] = []
     size = _LARGEST_BYTES
     while size >= PAGE_BYTES:
@@ -72,9 +70,7 @@ class WholeMemory:
         )
 
     def seconds(self, use: Callable[[list[tuple[int, int]]], None] = lambda _: None) -> float:
-        """Take all the memory of the device, give it back, and return the seconds of taking it.
-
-        Before it is given back, `use` is called with the address and the bytes of each block."""
+        """Take all memory, let `use` have the address and bytes of each block, and return the seconds of taking."""
         start = time.perf_counter()
         blocks = take_all(self._runtime.malloc)
         elapsed = time.perf_counter() - start
@@ -96,9 +92,7 @@ class WholeMemory:
         gb.expect(wrong == 0, f"{wrong} words of the memory differ from what was written")
 
     def check(self) -> gb.Observation:
-        """Take all memory again, compare every word, and return `reported`, `reported free` and `allocatable` in bytes.
-
-        If a virtualiser was asked for memory by an environment variable, that is `asked`."""
+        """Take all memory again, compare every word, and return what was asked, reported and allocatable, in bytes."""
         free_bytes, total_bytes = (int(value) for value in self._runtime.memGetInfo())
         self.seconds(self._compare)
         requested = asked_amount(_MEMORY_ASKED)
@@ -111,7 +105,6 @@ class WholeMemory:
 
 
 def _memory(bench: gb.Bench) -> gb.Task:
-    """Return the task that takes all memory of the device."""
     memory = WholeMemory(bench)
     stage = gb.Stage(memory.seconds, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1))
     return gb.Task.of(stage, check=memory.check)
@@ -126,9 +119,7 @@ def _units(bench: gb.Bench) -> gb.Task:
     kernel, args = bench.kernel("sharing.cu", "mark_unit"), (marks, np.uint32(_STEPS), ends)
 
     def check() -> gb.Observation:
-        """Return `units reached`, `share of units` and `asked`.
-
-        `asked` is the share that a virtualiser was asked for, if there is one."""
+        """Return `units reached`, `share of units` and, if a virtualiser was asked for a share, `asked`."""
         marked = int(np.count_nonzero(bench.device.to_host(marks)))
         gb.expect(marked > 0, "no block of the kernel has run")
         requested = asked_amount(_UNITS_ASKED)

@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._between import expect_pattern, pattern
-from .._checks import CheckedCall, in_turn
+from .._checks import CheckedCall, affine_power, in_turn
 from .._stream import open_stream
 
 CYCLES_PER_STEP = 4  # cycles per step of the chain of multiply-adds in sharing.cu, with few threads on the SM
@@ -37,26 +37,12 @@ def nothing() -> None:
     """Check nothing: the operation has no output."""
 
 
-def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int, int]:
-    """Return the factor and the term of x → factor · x + term applied `steps` times, modulo `modulus`."""
-    product, total = 1, 0
-    while steps:
-        if steps & 1:
-            product, total = factor * product % modulus, (factor * total + term) % modulus
-        factor, term = factor * factor % modulus, (factor * term + term) % modulus
-        steps >>= 1
-    return product, total
-
-
 def address_of(array: Any) -> int:
-    """Return the address of an array, as a kernel takes it."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def steps_of(bench: gb.Bench, seconds: float) -> int:
-    """Return the approximate number of steps of the chain in sharing.cu that last `seconds` on a nearly empty SM.
-
-    The SM clock comes from the device's facts; without it 2 GHz are assumed."""
+    """Return about how many steps of the chain in sharing.cu last `seconds` on a nearly empty SM."""
     hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
     return round(seconds * hertz / CYCLES_PER_STEP)
 
@@ -76,17 +62,13 @@ def triad(bench: gb.Bench, size_bytes: int) -> CheckedCall:
 
 
 def tiled(xp: Any, drawn: Any, shift: int, n: int) -> Any:
-    """Return an n × n matrix of the array module `xp` that repeats `drawn` from index `shift` on, row by row.
-
-    `drawn` is a flat array. The matrix is a view of a larger array: copy it if it needs its own memory."""
+    """Return an n × n view of the array module `xp` that repeats the flat `drawn` from index `shift` on, row by row."""
     repeated = xp.tile(xp.asarray(drawn), -(-(shift + n * n) // drawn.size))
     return repeated[shift : shift + n * n].reshape(n, n)
 
 
 def gemm(bench: gb.Bench, n: int) -> CheckedCall:
-    """Return an n × n matrix product by the vendor's library, as a call with its check of 16 rows by 256 columns.
-
-    The numbers are float16 on a GPU and float32 on the host."""
+    """Return an n × n product by the vendor's library, in float16 on a GPU, with its check of 16 × 256 numbers."""
     dtype, bits = (np.float16, 11) if bench.traits.is_gpu else (np.float32, 24)
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32).astype(dtype)
     a, b = (tiled(bench.xp, drawn, shift, n).copy() for shift in (0, _DRAWN // 2))
@@ -106,9 +88,7 @@ def gemm(bench: gb.Bench, n: int) -> CheckedCall:
 
 
 def decode(bench: gb.Bench, layers: int, n: int) -> CheckedCall:
-    """Return the multiplication of `layers` n × n matrices with one vector (float32), as a call with its check.
-
-    Such products bound the time of a decoding step."""
+    """Return the products of `layers` n × n matrices with one vector (float32), as a decoding step, with its check."""
     drawn = bench.rng.standard_normal(_DRAWN, dtype=np.float32) / np.float32(math.sqrt(n))
     first = np.resize(drawn, n) * np.float32(math.sqrt(n))
     expected, exact = first.astype(np.float64), drawn.astype(np.float64)
@@ -130,9 +110,7 @@ def decode(bench: gb.Bench, layers: int, n: int) -> CheckedCall:
 
 
 class RingWalk:
-    """Dependent loads around a ring in device memory; each call continues where the previous one ended.
-
-    The ring has `size_bytes`, a power of two."""
+    """Dependent loads around a ring of a power of two of bytes; each call continues where the previous one ended."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         bench.need(size_bytes)
@@ -158,15 +136,12 @@ class RingWalk:
 
 
 def chase(bench: gb.Bench, size_bytes: int) -> CheckedCall:
-    """Return the operation of 1024 dependent loads from device memory by one thread."""
     walk = RingWalk(bench, size_bytes)
     return CheckedCall(walk.call, walk.check)
 
 
 def to_device(bench: gb.Bench, size_bytes: int) -> CheckedCall:
-    """Return a copy of `size_bytes` from page-locked host memory to the device, as a call with its check.
-
-    The call queues the copy in the current stream."""
+    """Return a copy of `size_bytes` from page-locked memory to the device, in the current stream, with its check."""
     source, target = bench.device.pinned(size_bytes), bench.xp.empty(size_bytes, np.uint8)
     source[:] = pattern(size_bytes, bench.seed)
     cuda = bench.xp.cuda
@@ -190,9 +165,7 @@ def host_copy(bench: gb.Bench, size_bytes: int) -> CheckedCall:
 
 
 def spin(bench: gb.Bench, blocks: int, seconds: float = _MILLI) -> CheckedCall:
-    """Return a kernel of `blocks` blocks of 1024 threads that compute without memory, as a call with its check.
-
-    An SM holds two such blocks, which then last about `seconds`."""
+    """Return a kernel of `blocks` blocks of 1024 threads that compute; two fill an SM and last about `seconds`."""
     steps = max(round(steps_of(bench, seconds) * CYCLES_PER_STEP / _FULL_SM_CYCLES), 1)
     kernel = bench.kernel("sharing.cu", "spin")
     ends = bench.xp.zeros(blocks * SPIN_THREADS, np.uint32)
@@ -222,9 +195,7 @@ def host_spin(bench: gb.Bench) -> CheckedCall:
 
 
 def allocate(bench: gb.Bench, size_bytes: int) -> CheckedCall:
-    """Return the allocation and release of `size_bytes` of device memory by cudaMalloc, as a call without a check.
-
-    On the host it is memory of the operating system, whose pages are touched."""
+    """Return the allocation and release of `size_bytes` by cudaMalloc, or of touched memory of the host."""
     if not bench.traits.is_gpu:
         return CheckedCall(lambda: np.ones(size_bytes, np.uint8), nothing)
     runtime = bench.xp.cuda.runtime
@@ -277,9 +248,7 @@ def is_queued(bench: gb.Bench, aggressor: str) -> bool:
 
 
 def launch_queue(bench: gb.Bench, stream: Any = None) -> LaunchQueue:
-    """Return the launch queue of `stream`, a CuPy stream; None stands for the current stream of the calling thread.
-
-    On the host a call has ended when it returns, so that the queue's functions do nothing."""
+    """Return the launch queue of `stream`, a CuPy stream, or the current one; on the host its functions do nothing."""
     if not bench.traits.is_gpu:
         return LaunchQueue(nothing, nothing)
     cuda = bench.xp.cuda
@@ -288,9 +257,7 @@ def launch_queue(bench: gb.Bench, stream: Any = None) -> LaunchQueue:
 
 
 class LaunchQueue:
-    """A queue of operations, as two functions of a stream.
-
-    `enter` makes the queue's stream current in the calling thread, and `wait` waits for all operations queued on it."""
+    """A queue of operations: `enter` makes its stream current in the calling thread, `wait` waits for all of them."""
 
     def __init__(self, enter: Callable[[], object], wait: Callable[[], object]) -> None:
         self.enter, self.wait = enter, wait

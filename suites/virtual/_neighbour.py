@@ -1,14 +1,16 @@
-"""Measure two programs on one device: the share of its rate that each keeps, by the way in which they share the device.
+"""Measure two programs on one device: the share of its rate that each keeps, and the wait behind long kernels.
 
 The victim waits after each operation, and each is timed. The aggressor keeps its queue at least 10 ms deep. Both run
 alone and together in the same sample, so that the device's clock is the same for all three."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,8 +22,8 @@ from .._between import Params, need_shared_gpu
 from .._checks import CheckedCall
 from .._stream import need_numba
 from ._aggressor import Aggressor, NeighbourBoard
-from ._green_contexts import GreenContext, SmPool
-from ._loads import LaunchQueue, aggressors, is_queued, launch_queue, nothing, victims
+from ._green import GreenContext, SmPool
+from ._loads import LaunchQueue, aggressors, is_queued, launch, launch_queue, nothing, spin, victims
 
 NONE = "none"
 _LONGEST_CALL_S, _LOOK_S = 5.0, 1e-3
@@ -34,6 +36,7 @@ _QUICK = (("decode", "gemm"),)
 _TELLING = (("launch", "gemm"), ("decode", "triad"), ("gemm", "gemm"), ("h2d", "copy"))
 _WAYS = ("processes", "green", "streams", "priority", "mps")
 _IN_FULL = ("processes", "green")
+_LONG_S = 2e-3  # duration of two blocks of the long kernel of `preempt`, which fill an SM
 _TWO_PROCESSES = ("processes", "mps")
 
 
@@ -133,14 +136,11 @@ class SampleSpan:
 
     @classmethod
     def of(cls, bench: gb.Bench) -> SampleSpan:
-        """Return the span of a tier."""
         return {"smoke": cls(1, 0.03), "quick": cls(2, 0.03), "full": cls(3, 0.05)}[bench.target.tier]
 
 
 class NeighbourPair:
-    """A victim that runs `load` on the launch queue `where`, and the board of its aggressor, which must be starting.
-
-    `span` is the length of a sample. `beside_s` is the median seconds of an operation in the last sample."""
+    """A victim that runs `load` on the launch queue `where`, and the board of its aggressor, which must be starting."""
 
     def __init__(
         self, bench: gb.Bench, load: CheckedCall, where: LaunchQueue, board: NeighbourBoard, span: SampleSpan
@@ -152,15 +152,17 @@ class NeighbourPair:
         board.wait_until_ready()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each of the victim's operations beside the aggressor, over the windows of one sample.
-
-        Raises WrongAnswer if the last result is wrong, and RuntimeError if the aggressor fails."""
+        """Return the seconds of each of the victim's operations beside the aggressor in one sample."""
         self._load.overwrite(self._bench)
         self._home.wait()
         durations = [seconds for _ in range(self._span.windows) for seconds in self._window()]
         self._load.check()
         self.beside_s = median(durations)
         return durations
+
+    def alone_s(self) -> float:
+        """Return the seconds of the victim's median operation without the aggressor."""
+        return median(window.victim_alone_s for window in self._windows)
 
     def _window(self) -> list[float]:
         """Measure both programs alone and together; return the seconds of the victim's operations together."""
@@ -192,15 +194,9 @@ class NeighbourPair:
         """Return the medians of the ratios of all windows so far, including windows before the first sample."""
         return medians([window.observed() for window in self._windows])
 
-    def alone_s(self) -> float:
-        """Return the seconds of the victim's median operation without the aggressor."""
-        return median(window.victim_alone_s for window in self._windows)
-
 
 class Partners:
-    """Two queues of one process: plain streams, streams of the highest and the lowest priority, or green contexts.
-
-    `how` is `streams`, `priority` or `green`."""
+    """Two queues of one process: plain streams, streams of the highest and the lowest priority, or green contexts."""
 
     def __init__(self, bench: gb.Bench, how: str) -> None:
         self._contexts: list[GreenContext] = []
@@ -231,7 +227,6 @@ class Partners:
         }.get(how, "two streams of one process")
 
     def close(self) -> None:
-        """Destroy green contexts."""
         for context in self._contexts:
             context.close()
 
@@ -265,9 +260,7 @@ MakeLoad = Callable[[gb.Bench], CheckedCall]
 
 
 def share(bench: gb.Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queued: bool, finish: Finish) -> gb.Task:
-    """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task.
-
-    `finish` gets the pair, a call that ends the aggressor, and notes."""
+    """Return the task of two programs that share the device in the way `how`; `finish` makes the victim's task."""
     if bench.traits.is_gpu:
         need_way(how)
         bench.need(bench.target.device.memory_bytes // _SHARE_OF_MEMORY + _SPARE_BYTES)
@@ -275,17 +268,13 @@ def share(bench: gb.Bench, how: str, victim: MakeLoad, aggressor: MakeLoad, queu
         need_numba(bench)
     if how in _TWO_PROCESSES:
         return _between_processes(bench, how, victim, aggressor, queued, finish)
-    partners, board = Partners(bench, how), NeighbourBoard.within(bench)
-    neighbour = Aggressor(
-        bench, aggressor(bench), partners.queues[1], board, queued, _COVER * SampleSpan.of(bench).seconds
-    )
-    pair = NeighbourPair(bench, victim(bench), partners.queues[0], board, SampleSpan.of(bench))
+    partners, board, span = Partners(bench, how), NeighbourBoard.within(bench), SampleSpan.of(bench)
+    neighbour = Aggressor(bench, aggressor(bench), partners.queues[1], board, queued, _COVER * span.seconds)
+    pair = NeighbourPair(bench, victim(bench), partners.queues[0], board, span)
 
     def close() -> None:
-        try:
+        with contextlib.closing(partners):
             neighbour.close()
-        finally:
-            partners.close()
 
     return finish(pair, close, {"sharing": partners.note})
 
@@ -297,22 +286,9 @@ def _between_processes(
     need_shared_gpu(bench)
     board = NeighbourBoard.shared(bench)
     if bench.rank == 1:
-        neighbour = Aggressor(bench, aggressor(bench), launch_queue(bench), board, queued, _AHEAD_S)
-
-        def end() -> None:
-            try:
-                neighbour.close()
-            finally:
-                board.close()
-
-        return gb.Task.idle(end)
+        return Aggressor(bench, aggressor(bench), launch_queue(bench), board, queued, _AHEAD_S).task()
     pair = NeighbourPair(bench, victim(bench), launch_queue(bench), board, SampleSpan.of(bench))
-
-    def close() -> None:
-        board.stop()
-        board.close()
-
-    return finish(pair, close, {"sharing": "processes by MPS" if how == "mps" else "two processes"})
+    return finish(pair, board.end, {"sharing": "processes by MPS" if how == "mps" else "two processes"})
 
 
 Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], gb.Task]
@@ -320,9 +296,8 @@ Finish = Callable[[NeighbourPair, Callable[[], None], Mapping[str, str]], gb.Tas
 
 def operations(call: Callable[[], Any], probe: Callable[[], gb.Observation] | None = None) -> gb.Stage:
     """Return a stage whose `call` returns the seconds of each operation and checks the last result."""
-    return gb.Stage(
-        call, gb.Work(items=1), "item", clock="self", checked=True, probe=probe, effort=gb.Effort.exactly(1)
-    )
+    effort = gb.Effort.exactly(1)
+    return gb.Stage(call, gb.Work(items=1), "item", clock="self", checked=True, probe=probe, effort=effort)
 
 
 @topic.case(
@@ -355,9 +330,6 @@ def _alone(bench: gb.Bench, victim: str, how: str) -> gb.Task:
     home, span = launch_queue(bench), SampleSpan.of(bench)
 
     def seconds() -> list[float]:
-        """Return the seconds of each of the victim's operations over one sample.
-
-        Raises WrongAnswer if the last result is wrong."""
         load.overwrite(bench)
         home.wait()
         durations = timed_window(load, where, span.windows * span.seconds)
@@ -367,3 +339,34 @@ def _alone(bench: gb.Bench, victim: str, how: str) -> gb.Task:
 
     close = partners.close if partners else nothing
     return gb.Task.of(operations(seconds), check=nothing, close=close, notes={"sharing": "alone"})
+
+
+preemption = gb.Topic(
+    views=[gb.View("bars", "Start time of an urgent kernel behind long kernels", ("preempt",), by=("how", "blocks"))],
+)
+
+
+@preemption.case(
+    ranks=lambda params: 2 if params["how"] == "processes" else 1,
+    when=gb.on_gpu,
+    how=gb.points((), smoke=("priority",), full=("streams", "priority", "green", "processes")),
+    blocks=gb.points((1, 16), smoke=(1,)),
+)
+def preempt(bench: gb.Bench, how: str, blocks: int) -> gb.Task:
+    """Seconds from the launch of an empty kernel to its end, behind kernels of `blocks` blocks per SM.
+
+    An SM holds two such blocks at a time, which then last 2 ms; one alone lasts 1 ms. `delay` is the time beside them
+    minus the time alone. A GPU does not interrupt a block for a kernel of the same process. So the delay by priority is
+    the time until a block ends, and without priority the time until all blocks ahead have started. Only the turns of
+    two processes interrupt a block."""
+
+    def finish(pair: NeighbourPair, close: Callable[[], None], notes: Mapping[str, str]) -> gb.Task:
+        def delayed() -> gb.Observation:
+            alone = pair.alone_s()
+            return {"alone": gb.Observed(alone, "s"), "delay": gb.Observed(pair.beside_s - alone, "s")}
+
+        stage = operations(pair.seconds, delayed)
+        return gb.Task.of(stage, check=nothing, close=close, notes=notes, labels=way_labels(bench, how))
+
+    long_kernels = partial(spin, blocks=blocks * bench.target.device.units, seconds=_LONG_S)
+    return share(bench, how, launch, long_kernels, True, finish)

@@ -71,18 +71,14 @@ def time_slices(first: Stamps, second: Stamps) -> TimeSlices:
 
 
 def gap_histogram(slices: TimeSlices) -> tuple[float, ...]:
-    """Return the number of gaps and switches below 256 ns, from there below 512 ns, and so on; the last is above 8 ms.
-
-    Gaps within slices and switches between them lie in different bins if a switch costs anything."""
+    """Return the number of gaps and switches below 256 ns, below 512 ns, and so on; the last one is above 8 ms."""
     nanoseconds = np.array([*slices.gaps, *slices.switches]) / _NANO
     bins = np.searchsorted(_BINS_NS, nanoseconds, side="right")
     return tuple(map(float, np.bincount(bins, minlength=len(_BINS_NS) + 1)))
 
 
 def stamped(stamps: Stamps) -> Stamps:
-    """Return the pairs (begin, end) of `stamps` that were written, shape (spans, 2).
-
-    An unwritten pair begins with 0."""
+    """Return the pairs (begin, end) of `stamps` that were written, shape (spans, 2); others begin with 0."""
     pairs = stamps.reshape(-1, 2)
     written: Stamps = pairs[pairs[:, 0] > 0]
     return written
@@ -126,11 +122,6 @@ class StampedKernels:
             "a kernel left no stamps, or ended before it began",
         )
 
-    @property
-    def load(self) -> CheckedCall:
-        """The kernels as an aggressor's load."""
-        return CheckedCall(self.call, self.check)
-
 
 def expect_turns(slices: TimeSlices) -> None:
     """Raise WrongAnswer if both processes ran at the same time at more than a tenth of the switches."""
@@ -143,13 +134,11 @@ def expect_turns(slices: TimeSlices) -> None:
 
 
 class StampingAggressor(Aggressor):
-    """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests.
-
-    `room` is the board's, and `others` are the other arguments of Aggressor."""
+    """Runs stamped kernels while the board commands it, and copies the stamps into `room` when it rests."""
 
     def __init__(self, bench: gb.Bench, kernels: StampedKernels, room: Any, **others: Any) -> None:
         self._kernels, self._room = kernels, room.view(np.uint64)
-        super().__init__(bench, kernels.load, **others)
+        super().__init__(bench, CheckedCall(kernels.call, kernels.check), **others)
 
     def _run(self) -> None:
         super()._run()
@@ -158,15 +147,12 @@ class StampingAggressor(Aggressor):
         self._room[: stamps.size] = stamps
 
     def close(self) -> None:
-        """End the thread and release `room`; raises WrongAnswer if the kernels' stamps are wrong."""
         super().close()
         self._room = None
 
 
 class SliceSamples:
-    """Measures windows in which this process and another one stamp kernels; each slice is a sample.
-
-    Raises RuntimeError if the aggressor does not start."""
+    """Measures windows in which this process and another one stamp kernels; each slice is a sample."""
 
     def __init__(self, bench: gb.Bench, board: NeighbourBoard) -> None:
         self._bench, self._board, self._kernels = bench, board, StampedKernels(bench)
@@ -175,9 +161,7 @@ class SliceSamples:
         board.wait_until_ready()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice.
-
-        Raises RuntimeError if the aggressor fails."""
+        """Return the seconds of each whole slice of a window, or one NaN if the window holds no whole slice."""
         self._kernels.restart()
         self._board.run()
         for _ in range(round(self._window_s / (_KERNEL_S * _KERNELS_PER_CALL))):
@@ -190,18 +174,13 @@ class SliceSamples:
         return list(self._last.slices) or [math.nan]
 
     def observed(self) -> gb.Observation:
-        """Return `switch` and `gap`, median seconds in the last window, and `overlap`, a share of the switches.
-
-        A gap is between two kernels of a slice. `switch` or `gap` is left out if there was none."""
+        """Return `switch` and `gap`, median seconds in the last window, and `overlap`, a share of the switches."""
         seconds = {"switch": self._last.switches, "gap": self._last.gaps}
         medians = {name: gb.Observed(float(np.median(values)), "s") for name, values in seconds.items() if values}
         return {**medians, "overlap": gb.Observed(self._last.overlap)}
 
     def check(self) -> gb.Observation:
-        """Return the histogram of gaps of the last window (see `gap_histogram`).
-
-        Raises WrongAnswer if a stamp is missing, or if both processes ran at the same time at more than a tenth of
-        the switches."""
+        """Return the histogram of gaps of the last window; raises WrongAnswer if the processes did not take turns."""
         self._kernels.check()
         expect_turns(self._last)
         return {"gaps": gb.Profile(gap_histogram(self._last), "gaps")}
@@ -218,25 +197,12 @@ def slice_(bench: gb.Bench, how: str) -> gb.Task:
     board = NeighbourBoard.shared(bench)
     if bench.rank == 1:
         ways = {"queue": launch_queue(bench), "board": board, "is_queued": True, "ahead_s": _AHEAD_S}
-        aggressor = StampingAggressor(bench, StampedKernels(bench), board.room, **ways)
-
-        def end() -> None:
-            try:
-                aggressor.close()
-            finally:
-                board.close()
-
-        return gb.Task.idle(end)
+        return StampingAggressor(bench, StampedKernels(bench), board.room, **ways).task()
     samples = SliceSamples(bench, board)
-
-    def close() -> None:
-        board.stop()
-        board.close()
-
     stage = gb.Stage(samples.seconds, gb.Work(items=1), "item", clock="self", probe=samples.observed, effort=gb.POINT)
     notes = {
         "kernels": "100 µs of work each, by two processes; the clock is read every 0.5 µs of work",
         "clock": "the global timer, which all processes read",
         "gaps": _GAPS,
     }
-    return gb.Task.of(stage, check=samples.check, close=close, notes=notes, labels=("time-sliced",))
+    return gb.Task.of(stage, check=samples.check, close=board.end, notes=notes, labels=("time-sliced",))

@@ -1,67 +1,27 @@
-"""Use virtual memory step by step: reserve, create, map, access and unmap, by CUDA's driver or the host's kernel.
-
-On a GPU these are the driver's calls (cuMemAddressReserve and the following). The host's kernel has the same steps:
-a range without access (mmap), memory without an address (memfd_create), and a mapping of one into the other."""
+"""Use virtual memory step by step by the calls of CUDA's driver: reserve, create, map, access and unmap."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
-import os
 import time
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-PAGE_BYTES = 2**21  # the minimum granularity of NVIDIA's GPUs, and the page size of these measurements on every device
-_NO_ACCESS, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
-_FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED, MAP_NORESERVE: mmap(2), Linux on x86-64 and arm64
-_NOTHING_YET = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-_FAILED = ctypes.c_void_p(-1).value
+PAGE_BYTES = 2**21  # the minimum granularity of NVIDIA's GPUs; sizes and offsets are multiples of it
 _CLEARED_B_PER_S, _CLEARING_S = 2e11, 2e-3  # a third of the rate at which an H200 cleared memory, and a fixed time
-NEEDS_DRIVER = (
-    "CuPy on ROCm does not bind HIP's calls for virtual memory (hipMemAddressReserve, hipMemCreate, hipMemMap); "
-    "HIP itself has them"
-)
-
-
-class VirtualSpace(Protocol):
-    """The steps that give an address range physical memory; sizes and offsets are multiples of PAGE_BYTES."""
-
-    def reserve(self, nbytes: int) -> int:
-        """Return the address of a newly reserved range without physical memory."""
-
-    def free(self, address: int, nbytes: int) -> None:
-        """Give back a range from which all memory has been unmapped."""
-
-    def create(self, nbytes: int) -> Any:
-        """Return physical memory without an address."""
-
-    def release(self, physical: Any) -> None:
-        """Give physical memory back, once it is unmapped."""
-
-    def map(self, address: int, nbytes: int, physical: Any) -> None:
-        """Put `physical`, memory from `create`, at an address of a reserved range; it cannot be accessed yet."""
-
-    def access(self, address: int, nbytes: int, peers: int) -> None:
-        """Let the device and its first `peers` peers read and write."""
-
-    def unmap(self, address: int, nbytes: int) -> None:
-        """Unmap the memory of one call of `map`."""
 
 
 class GpuSpace:
-    """The driver's virtual memory on the current device; `is_compressible` asks for compressible memory.
-
-    Raises Skip on other vendors' GPUs, and if the GPU's granularity does not divide PAGE_BYTES."""
+    """The driver's virtual memory on the current device; raises Skip on other vendors' GPUs."""
 
     def __init__(self, bench: gb.Bench, is_compressible: bool = False) -> None:
         if bench.traits.vendor != "nvidia":
-            raise gb.Skip(NEEDS_DRIVER)
+            raise gb.Skip(
+                "CuPy on ROCm does not bind HIP's calls for virtual memory (hipMemAddressReserve, hipMemCreate, "
+                "hipMemMap); HIP itself has them"
+            )
         self._driver = lib.Driver()
         device = int(bench.xp.cuda.Device().id)
         # Ids of peers are `cuda:N`, where N is the ordinal that this process sees too.
@@ -81,25 +41,30 @@ class GpuSpace:
             )
 
     def reserve(self, nbytes: int) -> int:
+        """Return the address of a newly reserved range without physical memory."""
         return int(self._driver("cuMemAddressReserve", nbytes, 0, 0, 0))
 
     def free(self, address: int, nbytes: int) -> None:
         self._driver("cuMemAddressFree", address, nbytes)
 
     def create(self, nbytes: int) -> Any:
+        """Return physical memory without an address."""
         return self._driver("cuMemCreate", nbytes, self._properties, 0)
 
     def release(self, physical: Any) -> None:
         self._driver("cuMemRelease", physical)
 
     def map(self, address: int, nbytes: int, physical: Any) -> None:
+        """Put physical memory at an address of a reserved range; it cannot be accessed yet."""
         self._driver("cuMemMap", address, nbytes, 0, physical, 0)
 
     def access(self, address: int, nbytes: int, peers: int) -> None:
+        """Let the device and its first `peers` peers read and write."""
         descriptions = self._descriptions[: 1 + peers]
         self._driver("cuMemSetAccess", address, nbytes, descriptions, len(descriptions))
 
     def unmap(self, address: int, nbytes: int) -> None:
+        """Unmap the memory of one call of `map`."""
         self._driver("cuMemUnmap", address, nbytes)
 
     def is_compressed(self, physical: Any) -> bool:
@@ -108,93 +73,22 @@ class GpuSpace:
         return int(properties.allocFlags.compressionType) != 0
 
 
-class HostSpace:
-    """The same steps by the host's kernel; `create` allocates the memory at once, as the driver does.
-
-    Every step raises OSError if the kernel refuses it."""
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._mmap, self._munmap, self._mprotect = libc.mmap, libc.munmap, libc.mprotect
-        size, flag = ctypes.c_size_t, ctypes.c_int
-        self._mmap.argtypes = (ctypes.c_void_p, size, flag, flag, flag, ctypes.c_long)
-        self._mmap.restype = ctypes.c_void_p
-        self._munmap.argtypes = (ctypes.c_void_p, size)
-        self._mprotect.argtypes = (ctypes.c_void_p, size, flag)
-
-    def reserve(self, nbytes: int) -> int:
-        return self._placed(None, nbytes, _NOTHING_YET, -1)
-
-    def free(self, address: int, nbytes: int) -> None:
-        _expect_done(self._munmap(address, nbytes))
-
-    def create(self, nbytes: int) -> Any:
-        """Return the descriptor of a new memory file of `nbytes`, whose memory is allocated at once.
-
-        Raises OSError if there is not enough memory."""
-        descriptor = os.memfd_create("gpubench-virtual")
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def release(self, physical: Any) -> None:
-        os.close(physical)
-
-    def map(self, address: int, nbytes: int, physical: Any) -> None:
-        self._placed(address, nbytes, mmap.MAP_SHARED | _FIXED, physical)
-
-    def access(self, address: int, nbytes: int, peers: int) -> None:
-        del peers  # the host has no peers
-        _expect_done(self._mprotect(address, nbytes, _READ_WRITE))
-
-    def unmap(self, address: int, nbytes: int) -> None:
-        self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
-
-    def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
-        """Map `nbytes` without access at `address`, or anywhere if it is None, and return the address."""
-        mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
-        if mapped == _FAILED:
-            raise OSError(ctypes.get_errno(), f"the kernel refused to map {gb.units.size(nbytes)}")
-        return int(mapped)
-
-
-def _expect_done(status: int) -> None:
-    """Raise OSError with the reason unless the call of the kernel returned 0."""
-    if status:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
 def array_at(bench: gb.Bench, address: int, nbytes: int) -> Any:
-    """Return an array (uint8, shape (nbytes,)) over memory at `address` that the array does not own.
-
-    It is a CuPy array on a GPU, else a NumPy array."""
-    if not bench.traits.is_gpu:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    """Return a CuPy array (uint8, shape (nbytes,)) over memory at `address` that the array does not own."""
     cuda = bench.xp.cuda
     memory = cuda.UnownedMemory(address, nbytes, bench.xp, int(cuda.Device().id))
     return bench.xp.ndarray((nbytes,), bench.xp.uint8, cuda.MemoryPointer(memory, 0))
 
 
-def open_space(bench: gb.Bench) -> VirtualSpace:
-    """Return the virtual memory functions of the device of `bench`; raises Skip if it has none."""
-    return GpuSpace(bench) if bench.traits.is_gpu else HostSpace()
-
-
-def wait_until_cleared(bench: gb.Bench, nbytes: int) -> None:
-    """Sleep for as long as a GPU may be busy with `nbytes` of memory that were given back to it.
-
-    On the host, return at once. The time is 2 ms and 5 ms per GB."""
-    if bench.traits.is_gpu:
-        time.sleep(_CLEARING_S + nbytes / _CLEARED_B_PER_S)
+def wait_until_cleared(nbytes: int) -> None:
+    """Sleep for as long as a GPU may be busy with `nbytes` that were given back to it: 2 ms and 5 ms per GB."""
+    time.sleep(_CLEARING_S + nbytes / _CLEARED_B_PER_S)
 
 
 class MappedRange:
     """A reserved range of `capacity_bytes` addresses, of which the first `nbytes` have physical memory, in pieces."""
 
-    def __init__(self, space: VirtualSpace, capacity_bytes: int) -> None:
+    def __init__(self, space: GpuSpace, capacity_bytes: int) -> None:
         self.space = space
         self.capacity_bytes = capacity_bytes
         self.address = space.reserve(capacity_bytes)
@@ -205,10 +99,8 @@ class MappedRange:
         self._accessed_bytes = 0
 
     @classmethod
-    def filled(cls, space: VirtualSpace, nbytes: int, piece_bytes: int) -> MappedRange:
-        """Return a range of `nbytes` that has all its memory, in pieces of `piece_bytes`.
-
-        The last piece may be smaller. If a step fails, everything is given back and the error is raised."""
+    def filled(cls, space: GpuSpace, nbytes: int, piece_bytes: int) -> MappedRange:
+        """Return a range that has all its memory in pieces of `piece_bytes`; after an error nothing is kept."""
         with contextlib.ExitStack() as undo:
             mapped = cls(space, nbytes)
             undo.callback(mapped.close)

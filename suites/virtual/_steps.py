@@ -7,13 +7,12 @@ from typing import Any
 from gpubench.api import suite as gb
 
 from .._between import fill_pattern, wrong_words
-from ._space import PAGE_BYTES, MappedRange, array_at, open_space, wait_until_cleared
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at, wait_until_cleared
 
 PIECES = {"2MiB": 2**21, "64MiB": 2**26, "whole": 0}
 _SEED = 23
 _MOST_PIECES = 2048
 _SLACK_BYTES = 2**24  # free memory that the driver and CuPy may take meanwhile
-_HOST_MOST_BYTES = 2**28
 _SHARE_OF_MEMORY = 4  # the largest size is a quarter of the memory
 
 topic = gb.Topic(
@@ -28,19 +27,17 @@ topic = gb.Topic(
 
 
 def _sizes(target: gb.Target) -> Any:
-    most = _HOST_MOST_BYTES if target.is_host else (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
+    most = (target.device.memory_bytes or 2**33) // _SHARE_OF_MEMORY
     every = tuple(size for size in (2**21, 2**24, 2**26, 2**28, 2**30, 2**32, 2**34) if size <= most)
-    return gb.points((2**26 if target.is_host else min(2**30, every[-1]),), smoke=(2**21,), full=every)
+    return gb.points((min(2**30, every[-1]),), smoke=(2**21,), full=every)
 
 
 def _one_size(target: gb.Target) -> Any:
     """Return the points of the axis `size_bytes`: one size, and in `full` all sizes."""
-    large = 2**26 if target.is_host else 2**28
-    return gb.points((large,), smoke=(2**21,), full=_sizes(target).full)
+    return gb.points((2**28,), smoke=(2**21,), full=_sizes(target).full)
 
 
 def _peers(target: gb.Target) -> Any:
-    """Return the points of the axis `peers`: 0; in `full` also one peer, and all peers."""
     count = len(target.device.peers)
     return gb.points((0,), full=tuple(sorted({0, min(1, count), count})))
 
@@ -52,28 +49,22 @@ def _has_pieces(_target: gb.Target, params: Mapping[str, str | int | float]) -> 
 
 
 def piece_bytes_of(piece: str, size_bytes: int) -> int:
-    """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`.
-
-    The piece `whole` is the whole."""
+    """Return the bytes of a piece, PIECES[piece], but at most the whole, `size_bytes`."""
     return min(PIECES[piece] or size_bytes, size_bytes)
 
 
 class StepCosts:
-    """Times each step of virtual memory on a new range of `size_bytes`, in pieces of `PIECES[piece]` bytes.
-
-    `peers` is the number of peers that get access. Raises Skip if the device has no virtual memory functions."""
+    """Times each step of virtual memory on a new range, in pieces of `PIECES[piece]` bytes, with access by `peers`."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int, piece: str = "whole", peers: int = 0) -> None:
         bench.need(size_bytes + PAGE_BYTES)
-        self._bench, self._space = bench, open_space(bench)
+        self._bench, self._space = bench, GpuSpace(bench)
         bench.words(0, 0)  # loads the kernels now, because later there may be no free memory
         self._size_bytes, self._piece_bytes, self._peers = size_bytes, piece_bytes_of(piece, size_bytes), peers
 
     def seconds(self, step: str, use: Callable[[MappedRange], None] = lambda _: None) -> float:
-        """Take all steps on a new range, and return the seconds of `step`, over all its pieces.
-
-        `step` is `reserve`, `create`, `map`, `access`, `use` or `unmap`."""
-        wait_until_cleared(self._bench, self._size_bytes)
+        """Take all steps on a new range, `use` before the last; return the seconds of `step` over all pieces."""
+        wait_until_cleared(self._size_bytes)
         seconds: dict[str, float] = {}
         start = time.perf_counter()
         mapped = MappedRange(self._space, self._size_bytes)
@@ -95,13 +86,8 @@ class StepCosts:
         return seconds[step]
 
     def check(self) -> None:
-        """Write and compare every word; raises WrongAnswer if one differs.
-
-        On a GPU it also raises WrongAnswer if half of the memory, or 16 MiB if that is more, is missing after it was
-        given back."""
+        """Write and compare every word; raises WrongAnswer too if half of the memory is not given back."""
         self.seconds("use", self._expect_memory)
-        if not self._bench.traits.is_gpu:  # other programs change the host's free memory
-            return
         free_bytes = self._bench.device.free_bytes()  # measured after the driver has taken its own memory
         self.seconds("unmap")
         missing = free_bytes - self._bench.device.free_bytes()
@@ -109,7 +95,6 @@ class StepCosts:
         gb.expect(missing < most, f"{missing} bytes are missing after the memory was given back")
 
     def _expect_memory(self, mapped: MappedRange) -> None:
-        """Write a pattern to the mapped memory and compare it."""
         array = array_at(self._bench, mapped.address, mapped.nbytes)
         fill_pattern(self._bench, array, _SEED)
         wrong = wrong_words(self._bench, array, _SEED)
@@ -118,36 +103,35 @@ class StepCosts:
         gb.expect(wrong == 0, f"{wrong} of {array.size // 8} words differ from what was written to the mapped memory")
 
     def task(self, step: str) -> gb.Task:
-        """Return the task of the step `step`: seconds for all its calls."""
         stage = gb.Stage(lambda: self.seconds(step), gb.Work(items=1), "item", clock="self", effort=gb.POINT)
         return gb.Task.of(stage, check=self.check, notes={"pieces": str(-(-self._size_bytes // self._piece_bytes))})
 
 
-@topic.case(size_bytes=_one_size)
+@topic.case(when=gb.on_gpu, size_bytes=_one_size)
 def reserve(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to reserve a range of addresses."""
     return StepCosts(bench, size_bytes).task("reserve")
 
 
-@topic.case(size_bytes=_sizes)
+@topic.case(when=gb.on_gpu, size_bytes=_sizes)
 def create(bench: gb.Bench, size_bytes: int) -> gb.Task:
     """Seconds to create physical memory of that size in one piece."""
     return StepCosts(bench, size_bytes).task("create")
 
 
-@topic.case(size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
+@topic.case(when=gb.on_gpu, size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def map_(bench: gb.Bench, size_bytes: int, piece: str) -> gb.Task:
     """Seconds to map physical memory of that size, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("map")
 
 
-@topic.case(size_bytes=_one_size, peers=_peers)
+@topic.case(when=gb.on_gpu, size_bytes=_one_size, peers=_peers)
 def access(bench: gb.Bench, size_bytes: int, peers: int) -> gb.Task:
     """Seconds of one call that lets the device and a number of its peers read and write mapped memory."""
     return StepCosts(bench, size_bytes, peers=peers).task("access")
 
 
-@topic.case(size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
+@topic.case(when=gb.on_gpu, size_bytes=_one_size, piece=gb.points(("whole",), full=tuple(PIECES)), where=_has_pieces)
 def unmap(bench: gb.Bench, size_bytes: int, piece: str) -> gb.Task:
     """Seconds to unmap memory that was mapped in pieces, all pieces together."""
     return StepCosts(bench, size_bytes, piece).task("unmap")

@@ -5,15 +5,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-from ._held import CYCLES_PER_STEP, KINDS, TICK_S, HeldChild, limit_s
+from ._held import KINDS, HeldChild, limit_s, ticking
 from ._suspension import SuspendedProgram
 
 _BARE_BYTES = 2**21  # the memory of a program with a bare context: the smallest piece
@@ -65,15 +62,12 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
     }
 
 
-def _fixed_s(program: SuspendedProgram, resident_bytes: int) -> float | None:
-    """Return the downtime in seconds of `program` when it holds only 2 MiB; None if `resident_bytes` is 2 MiB."""
-    if resident_bytes == _BARE_BYTES:
-        return None
-    with contextlib.ExitStack() as on_error, _skip_if_unsupported():
-        on_error.callback(program.close)
-        fixed_s = program.bare_downtime_s(_BARE_BYTES)
-        on_error.pop_all()
-    return fixed_s
+def _stage(
+    seconds: Callable[[], float], resident_bytes: int, probe: Callable[[], gb.Observation], effort: gb.Effort
+) -> gb.Stage:
+    """Return a stage of `seconds`, in which a program's memory is copied to the host and back; each call checks it."""
+    work = gb.Work(items=1, payload=2 * resident_bytes)
+    return gb.Stage(seconds, work, "item", clock="self", checked=True, probe=probe, effort=effort)
 
 
 def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, gb.Observed]:
@@ -94,8 +88,12 @@ def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     host and back: twice the resident bytes. While it is suspended its memory must be free, and is overwritten.
     Afterwards every word and the number of kernels that have run are compared. `fixed` is the downtime of the same
     program with 2 MiB, and `per GiB` what a resident GiB adds to it."""
-    program = SuspendedProgram(bench, "malloc", resident_bytes)
-    fixed_s = _fixed_s(program, resident_bytes)
+    program, fixed_s = SuspendedProgram(bench, "malloc", resident_bytes), None
+    if resident_bytes != _BARE_BYTES:
+        with contextlib.ExitStack() as on_error, _skip_if_unsupported():
+            on_error.callback(program.close)
+            fixed_s = program.bare_downtime_s(_BARE_BYTES)
+            on_error.pop_all()
 
     def downtime() -> float:
         with _skip_if_unsupported():
@@ -113,37 +111,8 @@ def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
             "freed": gb.Observed(float(program.use.freed_bytes), "B", "more"),
         }
 
-    stage = gb.Stage(
-        downtime,
-        gb.Work(items=1, payload=2 * resident_bytes),
-        "item",
-        clock="self",
-        checked=True,
-        probe=observed,
-        effort=_cycles(bench, resident_bytes),
-    )
+    stage = _stage(downtime, resident_bytes, observed, _cycles(bench, resident_bytes))
     return gb.Task.of(stage, check=check, close=program.close, notes=_notes(program))
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendOutcome:
-    """How an attempt to suspend a program ended.
-
-    `refusal` is the driver's message, empty if it was resumed; `seconds` are the downtime, or the time until the
-    refusal."""
-
-    refusal: str
-    seconds: float
-
-
-def _attempt(program: SuspendedProgram) -> SuspendOutcome:
-    """Suspend and resume the program; return the driver's refusal with the seconds until then, or the downtime."""
-    begin = time.perf_counter()
-    try:
-        program.cycle()
-    except lib.DriverCallError as error:
-        return SuspendOutcome(str(error), time.perf_counter() - begin)
-    return SuspendOutcome("", program.suspension.downtime_s)
 
 
 @topic.case(
@@ -163,19 +132,24 @@ def suspend_kinds(bench: gb.Bench, kind: str, count: int) -> gb.Task:
             partner = HeldChild(bench, "malloc", _BARE_BYTES)
             partner.wait()
             partner.helper.ask(limit_s(0), "open", program.child.handle, program.child.nbytes)
-        outcome = _attempt(program)
+        begin, refusal = time.perf_counter(), ""
+        try:
+            program.cycle()
+            seconds = program.suspension.downtime_s
+        except lib.DriverCallError as error:
+            seconds, refusal = time.perf_counter() - begin, str(error)
     finally:
         if partner is not None:
             partner.helper.end()
         program.close()
     program.use.expect_clean()
-    ended = outcome.refusal or "resumed with all its data"
 
     def check() -> gb.Observation:
-        return {"refused": gb.Observed(float(bool(outcome.refusal)))}
+        return {"refused": gb.Observed(float(bool(refusal)))}
 
-    stage = gb.Stage(lambda: outcome.seconds, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1))
-    return gb.Task.of(stage, check=check, notes={**_notes(program), "outcome": ended})
+    stage = gb.Stage(lambda: seconds, gb.Work(items=1), "item", clock="self", effort=gb.Effort.exactly(1))
+    outcome = refusal or "resumed with all its data"
+    return gb.Task.of(stage, check=check, notes={**_notes(program), "outcome": outcome})
 
 
 def rotation(uuids: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -245,45 +219,25 @@ def migrate(bench: gb.Bench, path: str, resident_bytes: int) -> gb.Task:
     def observed() -> gb.Observation:
         return {**program.suspension.observed(), "uuid": gb.Observed(float(reported_uuid == place))}
 
-    stage = gb.Stage(
-        downtime,
-        gb.Work(items=1, payload=2 * resident_bytes),
-        "item",
-        clock="self",
-        checked=True,
-        probe=observed,
-        effort=gb.Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
-    )
+    effort = gb.Effort.exactly(_SELDOM if bench.target.tier == "full" else 1)
+    stage = _stage(downtime, resident_bytes, observed, effort)
     notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}
     return gb.Task.of(stage, check=lambda: None, close=program.close, notes=notes)
 
 
 class UrgentJob:
-    """A job of this process that arrives while a child works: the child is suspended for it, or both run together.
-
-    The child holds `nbytes`. Raises Skip as SuspendedProgram does."""
+    """A job of this process that arrives while a child of `nbytes` works: the child is suspended, or both run."""
 
     def __init__(self, bench: gb.Bench, nbytes: int) -> None:
         self._bench, self._program = bench, SuspendedProgram(bench, "malloc", nbytes)
         self._counter = bench.xp.zeros(2, bench.xp.uint64)
-        kernel = bench.kernel("sharing.cu", "tick")
-        hertz = float(dict(bench.target.device.details).get("clock.sm_hz", 2e9))
-        args = (self._counter, np.uint32(TICK_S * hertz / CYCLES_PER_STEP))
-        self._launch: Callable[[], None] = lambda: kernel((1,), (1,), args)
+        self._launch = ticking(bench, self._counter)
         self._launch()
         bench.device.synchronize()
         self.notes = _notes(self._program)
         self._both_s = math.nan
 
-    def evicting(self) -> float:
-        """Return the seconds from the job's arrival to its end, with the child suspended meanwhile."""
-        return self._timed(is_evicting=True)
-
-    def sharing(self) -> float:
-        """Return the seconds from the job's arrival to its end, with the child still running."""
-        return self._timed(is_evicting=False)
-
-    def _timed(self, is_evicting: bool) -> float:
+    def seconds(self, is_evicting: bool) -> float:
         """Return the seconds from the job's arrival to its end; the child is suspended for the job if `is_evicting`."""
         child, suspension = self._program.child.helper, self._program.suspension
         begin = time.perf_counter()
@@ -328,10 +282,8 @@ def evict(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     after each. `both` is the time until both have ended."""
     job = UrgentJob(bench, resident_bytes)
 
-    def stage(call: Any) -> gb.Stage:
-        work = gb.Work(items=1, payload=2 * resident_bytes)
-        effort = gb.Effort.exactly(_SELDOM)
-        return gb.Stage(call, work, "item", clock="self", checked=True, probe=job.both, effort=effort)
-
-    stages = {"evict": stage(job.evicting), "share": stage(job.sharing)}
+    stages = {
+        name: _stage(partial(job.seconds, name == "evict"), resident_bytes, job.both, gb.Effort.exactly(_SELDOM))
+        for name in ("evict", "share")
+    }
     return gb.Task(stages, close=job.close, notes=job.notes, labels=("time-sliced",))

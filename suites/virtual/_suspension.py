@@ -5,8 +5,7 @@ import ctypes
 import importlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psutil
@@ -27,28 +26,6 @@ STEPS = ("lock", "checkpoint", "restore", "unlock")
 UuidPairs = Sequence[tuple[bytes, bytes]]
 
 
-class Checkpoints(Protocol):
-    """The steps that suspend and resume a process, in their order; each raises DriverCallError if refused."""
-
-    def lock(self, pid: int, limit_ms: int) -> None:
-        """Block further driver calls of the process; if that takes longer than the limit, leave it running."""
-
-    def checkpoint(self, pid: int) -> None:
-        """Move the memory of a locked process from the device to the host, and release the device."""
-
-    def restore(self, pid: int, pairs: UuidPairs) -> None:
-        """Restore a process; `pairs` maps every GPU's old UUID to a new one, or is empty to keep the same GPUs."""
-
-    def unlock(self, pid: int) -> None:
-        """Let the process continue."""
-
-    def state(self, pid: int) -> str:
-        """Return `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
-
-    def uuids(self) -> list[bytes]:
-        """Return the UUID of every GPU that the driver sees, 16 bytes each."""
-
-
 class DriverCheckpoints:
     """cuCheckpointProcess… of NVIDIA's driver, through cuda-bindings; raises Skip if either of them is too old."""
 
@@ -62,23 +39,29 @@ class DriverCheckpoints:
             )
 
     def lock(self, pid: int, limit_ms: int) -> None:
+        """Block further driver calls of the process; if that takes longer than the limit, leave it running."""
         args = self._driver.bindings.CUcheckpointLockArgs()
         args.timeoutMs = limit_ms
         self._driver("cuCheckpointProcessLock", pid, args)
 
     def checkpoint(self, pid: int) -> None:
+        """Move the memory of a locked process from the device to the host, and release the device."""
         self._driver("cuCheckpointProcessCheckpoint", pid, None)
 
     def restore(self, pid: int, pairs: UuidPairs) -> None:
+        """Restore a process; `pairs` maps every GPU's old UUID to a new one, or is empty to keep the same GPUs."""
         self._driver("cuCheckpointProcessRestore", pid, self._restore_args(pairs) if pairs else None)
 
     def unlock(self, pid: int) -> None:
+        """Let the process continue."""
         self._driver("cuCheckpointProcessUnlock", pid, None)
 
     def state(self, pid: int) -> str:
+        """Return `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
         return str(self._driver("cuCheckpointProcessGetState", pid).name).removeprefix("CU_PROCESS_STATE_")
 
     def uuids(self) -> list[bytes]:
+        """Return the UUID of every GPU that the driver sees, 16 bytes each."""
         devices = [self._driver("cuDeviceGet", ordinal) for ordinal in range(int(self._driver("cuDeviceGetCount")))]
         return [bytes(self._driver("cuDeviceGetUuid", device).bytes) for device in devices]
 
@@ -115,7 +98,7 @@ class CheckpointSteps:
         """Create the Checkpoints object of the class `module:name` in `calls`; return the seconds that this took."""
         module, _, name = calls.partition(":")
         begin = time.perf_counter()
-        self._checkpoints: Checkpoints = getattr(importlib.import_module(module), name)()
+        self._checkpoints: DriverCheckpoints = getattr(importlib.import_module(module), name)()
         return time.perf_counter() - begin
 
     def timed(self, step: str, *args: object) -> float:
@@ -130,9 +113,7 @@ class CheckpointSteps:
 
 
 class Controller:
-    """The parent's handle of the controller process; every step has a time limit.
-
-    `started_s` is the time in seconds from its start until it can suspend."""
+    """The parent's handle of the controller process; `started_s` is the time until it can suspend, in seconds."""
 
     def __init__(self, bench: gb.Bench, calls: str = f"{__name__}:{DriverCheckpoints.__name__}") -> None:
         begin = time.perf_counter()
@@ -145,29 +126,11 @@ class Controller:
     def pid(self) -> int:
         return self._helper.pid
 
-    def lock(self, pid: int, limit_s: float) -> float:
-        """Block the driver calls of the process `pid`, and return the seconds.
+    def step(self, name: str, limit_s: float, pid: int, *args: object) -> float:
+        """Take a step of STEPS with the process `pid`, and return its seconds; raises the driver's error, or its Skip.
 
-        After `limit_s` seconds the driver gives up, leaves the process running, and DriverCallError is raised."""
-        return float(self._helper.ask(limit_s + _STATE_S, "timed", "lock", pid, round(limit_s * 1000)))
-
-    def checkpoint(self, pid: int, limit_s: float) -> float:
-        """Move the device memory of the locked process `pid` to the host, and return the seconds.
-
-        Raises HelperEndedError after `limit_s` seconds, and DriverCallError if the driver refuses."""
-        return float(self._helper.ask(limit_s, "timed", "checkpoint", pid))
-
-    def restore(self, pid: int, limit_s: float, pairs: UuidPairs = ()) -> float:
-        """Restore the suspended process `pid`, and return the seconds.
-
-        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs."""
-        return float(self._helper.ask(limit_s, "timed", "restore", pid, tuple(pairs)))
-
-    def unlock(self, pid: int, limit_s: float) -> float:
-        """Let the restored process `pid` continue, and return the seconds.
-
-        Raises HelperEndedError after `limit_s` seconds."""
-        return float(self._helper.ask(limit_s, "timed", "unlock", pid))
+        The controller ends with HelperEndedError after `limit_s` seconds."""
+        return float(self._helper.ask(limit_s, "timed", name, pid, *args))
 
     def state(self, pid: int) -> str:
         """Return the state of the process `pid` in the driver: `RUNNING`, `LOCKED`, `CHECKPOINTED` or `FAILED`."""
@@ -199,41 +162,36 @@ def need_host_memory(nbytes: int) -> None:
 
 
 def touch_host_memory(nbytes: int) -> float:
-    """Write to `nbytes` of new host memory, give it back, and return the seconds.
-
-    A virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB."""
+    """Write to `nbytes` of new host memory, give it back, and return the seconds."""
+    # a virtual machine gets its memory from its host when it first writes there, which takes seconds per GiB
     begin = time.perf_counter()
     np.empty(max(nbytes, _PAGE_BYTES), np.uint8)[::_PAGE_BYTES] = 1
     return time.perf_counter() - begin
 
 
 class Suspension:
-    """Suspends and resumes one child; `seconds` maps each step of STEPS to its latest time.
-
-    A step may take `step_limit_s` seconds."""
+    """Suspends and resumes one child in steps of up to `step_limit_s`; `seconds` has the latest time of each step."""
 
     def __init__(self, controller: Controller, child: gb.Helper, step_limit_s: float) -> None:
         self._controller, self._child, self._limit_s = controller, child, step_limit_s
         self.seconds = dict.fromkeys(STEPS, 0.0)
 
-    def suspend(self) -> None:
-        """Lock and checkpoint the child, which is killed if that fails.
+    def _take(self, step: str, *args: object, grace_s: float = 0.0) -> None:
+        self.seconds[step] = self._controller.step(step, self._limit_s + grace_s, self._child.pid, *args)
 
-        Raises DriverCallError if the driver refuses, HelperEndedError if a step takes too long, and WrongAnswer if
-        the child is then not suspended."""
+    def suspend(self) -> None:
+        """Lock and checkpoint the child, which is killed if that fails or if it is then not suspended."""
         with self._ending():
-            self.seconds["lock"] = self._controller.lock(self._child.pid, self._limit_s)
-            self.seconds["checkpoint"] = self._controller.checkpoint(self._child.pid, self._limit_s)
+            self._take("lock", round(self._limit_s * 1000), grace_s=_STATE_S)  # the driver gives up by itself
+            self._take("checkpoint")
             state = self._controller.state(self._child.pid)
             gb.expect(state == "CHECKPOINTED", f"after its checkpoint the process is {state}")
 
     def resume(self, pairs: UuidPairs = ()) -> None:
-        """Restore and unlock the child, which is killed if that fails.
-
-        `pairs` are (old UUID, new UUID) of every GPU, 16 bytes each; empty keeps the same GPUs."""
+        """Restore and unlock the child, which is killed if that fails; `pairs` are as in `restore`."""
         with self._ending():
-            self.seconds["restore"] = self._controller.restore(self._child.pid, self._limit_s, pairs)
-            self.seconds["unlock"] = self._controller.unlock(self._child.pid, self._limit_s)
+            self._take("restore", tuple(pairs))
+            self._take("unlock")
 
     @property
     def downtime_s(self) -> float:
@@ -259,20 +217,8 @@ def expect_whole(state: HeldState, counted: int) -> None:
     gb.expect(state.counted == counted, f"{state.counted} kernels have run, {counted} were launched")
 
 
-@dataclass(frozen=True, slots=True)
-class UseNow:
-    """The free bytes of a device, and the number of processes on it.
-
-    `processes` is None if the driver does not list the child."""
-
-    free_bytes: int
-    processes: int | None
-
-
 class DeviceUse:
-    """The free memory and the processes of a device, before a child starts and while it is suspended.
-
-    Create it before the child starts."""
+    """The free memory and the processes of a device, before a child starts and while it is suspended."""
 
     def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
@@ -290,15 +236,13 @@ class DeviceUse:
         """A note that says whether processes were counted."""
         return "counted by NVML" if self._is_listed else "not listed by NVML here: only the memory is compared"
 
-    def now(self) -> UseNow:
-        """Return the free memory of the device, and the number of processes on it if the driver lists the child."""
+    def now(self) -> tuple[int, int | None]:
+        """Return the free bytes of the device, and the number of its processes, None if the child is not listed."""
         processes = lib.processes_on(self._bench.target.device) if self._is_listed else None
-        return UseNow(self._bench.device.free_bytes(), processes)
+        return self._bench.device.free_bytes(), processes
 
     def by_gpu(self) -> dict[bytes, int]:
-        """Return how many processes the driver lists on each GPU, by the GPU's UUID (16 bytes).
-
-        All processes count, not only the child. A GPU whose processes cannot be listed has no key."""
+        """Return how many processes the driver lists on each GPU, by the GPU's UUID (16 bytes)."""
         if not self._is_listed:
             return {}
         own_device = self._bench.target.device
@@ -309,29 +253,27 @@ class DeviceUse:
         }
         return {uuid_bytes(uuid): count for uuid, count in counts.items() if count is not None}
 
-    def expect_gone(self, held_bytes: int, before: UseNow) -> None:
+    def expect_gone(self, held_bytes: int, before: tuple[int, int | None]) -> None:
         """Raise WrongAnswer unless the suspended child's memory is free, and the driver lists one process less.
 
         The free memory is then overwritten, so that a restored word cannot be an old one that was never moved."""
-        now = self.now()
-        self.freed_bytes = now.free_bytes - before.free_bytes
+        (free_before, processes_before), (free_now, processes) = before, self.now()
+        self.freed_bytes = free_now - free_before
         gb.expect(
             self.freed_bytes >= _FREED_SHARE * held_bytes,
             f"the suspended process held {held_bytes} bytes, of which {self.freed_bytes} are free",
         )
-        if now.processes is not None and before.processes is not None:
+        if processes is not None and processes_before is not None:
             gb.expect(
-                now.processes == before.processes - 1,
-                f"{now.processes} processes are on the device after one of {before.processes} was suspended",
+                processes == processes_before - 1,
+                f"{processes} processes are on the device after one of {processes_before} was suspended",
             )
-        memory = self._bench.xp.cuda.Memory(min(held_bytes, now.free_bytes // 2))
+        memory = self._bench.xp.cuda.Memory(min(held_bytes, free_now // 2))
         self._bench.xp.cuda.runtime.memset(memory.ptr, _POISON, memory.size)
         self._bench.xp.cuda.runtime.deviceSynchronize()
 
     def expect_clean(self) -> None:
-        """Wait until the device has as much free memory as before the child started, but for 64 MiB.
-
-        Raises WrongAnswer if it does not within 10 s."""
+        """Wait until the device has its former free memory but for 64 MiB; raises WrongAnswer after 10 s."""
         deadline = time.monotonic() + _CLEAN_S
         missing = self._free_bytes - self._bench.device.free_bytes()
         while missing > _CLEAN_BYTES and time.monotonic() < deadline:
@@ -346,9 +288,7 @@ def uuid_bytes(uuid: str) -> bytes:
 
 
 class SuspendedProgram:
-    """A child that holds `nbytes` of memory of one kind in `count` regions, and the controller that suspends it.
-
-    `kind` is an element of KINDS; `touched_s` is the seconds of touching host memory before."""
+    """A child that holds `nbytes` of one of KINDS in `count` regions, and the controller that suspends it."""
 
     def __init__(self, bench: gb.Bench, kind: str, nbytes: int, count: int = 1) -> None:
         if bench.traits.vendor != "nvidia":
@@ -368,10 +308,7 @@ class SuspendedProgram:
         self._counted = 0
 
     def cycle(self) -> None:
-        """Suspend and resume the child while its kernels run, and check its memory.
-
-        Raises DriverCallError or HelperEndedError if a step fails, and WrongAnswer if the device's memory was not
-        freed or the child's is wrong."""
+        """Suspend and resume the child while its kernels run, and check its memory."""
         before = self.use.now()
         self.child.helper.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
@@ -380,32 +317,24 @@ class SuspendedProgram:
         self.expect_intact(_LAUNCHES)
 
     def bare_downtime_s(self, nbytes: int) -> float:
-        """Return the seconds to suspend and resume the child when it holds only `nbytes`.
-
-        Then it holds its former size again. Raises DriverCallError, HelperEndedError or WrongAnswer if that fails."""
+        """Return the downtime of the child when it holds only `nbytes`; then it holds its former size again."""
         whole = self.child.nbytes
-        self._hold(nbytes)
-        self.cycle()
-        self._hold(whole)
+        for held in (nbytes, whole):
+            self.child.hold(held)
+            self._counted = 0
+            if held == nbytes:
+                self.cycle()
         return self.suspension.downtime_s
 
-    def _hold(self, nbytes: int) -> None:
-        self.child.hold(nbytes)
-        self._counted = 0
-
     def move(self, pairs: UuidPairs) -> bytes:
-        """Suspend the child while its kernels run, restore it on other GPUs, and return the UUID of its new GPU.
-
-        A UUID has 16 bytes. `pairs` are (old UUID, new UUID) of every GPU."""
+        """Suspend the child while its kernels run, restore it on other GPUs, and return the UUID of its new GPU."""
         self.child.helper.ask(limit_s(0), "run", _LAUNCHES)
         self.suspension.suspend()
         self.suspension.resume(pairs)
         return self.expect_intact(_LAUNCHES)
 
     def expect_intact(self, launches: int) -> bytes:
-        """Compare every word of the child and the number of its kernels, and return the UUID of its GPU (16 bytes).
-
-        `launches` kernels were launched since the last call. Raises WrongAnswer if something differs."""
+        """Compare the child's words and its kernels, `launches` more than at the last call; return its GPU's UUID."""
         self._counted += launches
         state = self.child.look()
         expect_whole(state, self._counted)

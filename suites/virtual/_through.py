@@ -10,8 +10,8 @@ from gpubench.api import suite as gb
 
 from .. import latency
 from .._stream import Drawn, open_stream
-from ..latency._ring import GpuRing, host_walk
-from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at, open_space
+from ..latency._ring import GpuRing
+from ._space import PAGE_BYTES, GpuSpace, MappedRange, array_at
 from ._steps import PIECES, piece_bytes_of
 
 _ARRAYS = 3
@@ -34,7 +34,7 @@ def _memory(bench: gb.Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[],
     """Return memory of the device (uint8, shape (nbytes,)) and the call that releases it."""
     if piece == "malloc":
         return bench.xp.empty(nbytes, bench.xp.uint8), lambda: None
-    mapped = MappedRange.filled(open_space(bench), nbytes, piece_bytes_of(piece, nbytes))
+    mapped = MappedRange.filled(GpuSpace(bench), nbytes, piece_bytes_of(piece, nbytes))
 
     def close() -> None:
         bench.device.synchronize()
@@ -43,15 +43,10 @@ def _memory(bench: gb.Bench, piece: str, nbytes: int) -> tuple[Any, Callable[[],
     return array_at(bench, mapped.address, nbytes), close
 
 
-def _sizes(target: gb.Target) -> Any:
-    if target.is_host:
-        return gb.points((2**26,), smoke=(2**22,), full=(2**26, 2**28))
-    return gb.points((2**28,), smoke=(2**24,), full=(2**28, 2**32))
-
-
 @topic.case(
+    when=gb.on_gpu,
     piece=gb.points((), smoke=("malloc", "2MiB"), full=("malloc", *PIECES)),
-    size_bytes=_sizes,
+    size_bytes=gb.points((2**28,), smoke=(2**24,), full=(2**28, 2**32)),
     access=gb.points(("triad",), full=("triad", "chase")),
 )
 def mapped(bench: gb.Bench, piece: str, size_bytes: int, access: str) -> gb.Task:
@@ -83,12 +78,10 @@ def _chase(bench: gb.Bench, piece: str, size_bytes: int) -> gb.Task:
     """Return the task of 4096 dependent loads around a ring of `size_bytes`."""
     bench.need(size_bytes + PAGE_BYTES)
     memory, close = _memory(bench, piece, size_bytes)
-    if bench.traits.is_gpu:  # the kernel belongs to the suite latency
-        ring = GpuRing.linked(replace(bench, package=latency.__name__), size_bytes, memory)
-        bench.device.flush()
-        walk = ring.walk(_STEPS, sweep=False)
-    else:
-        walk = host_walk(bench, memory.view(np.uint64))
+    # the kernel belongs to the suite latency
+    ring = GpuRing.linked(replace(bench, package=latency.__name__), size_bytes, memory)
+    bench.device.flush()
+    walk = ring.walk(_STEPS, sweep=False)
     return gb.Task({"chase": walk.stage()}, walk.check, close=close)
 
 

@@ -33,7 +33,7 @@ import typer
 from gpubench import plugins
 from gpubench.analysis import frame
 from gpubench.base.errors import FileError, GpubenchError
-from gpubench.cli import compare, doctor, gate, history, redact, report, show, site
+from gpubench.cli import compare, doctor, gate, history, report
 from gpubench.model import store
 
 Reader = tuple[str, Callable[[], object]]
@@ -71,9 +71,9 @@ class Readers:
     def of(self, path: Path, original: Path) -> Iterator[Reader]:
         """Yield the name and the call of each reader of a file; `whole` is an undamaged one."""
         out = self.folder / "out"
-        yield "show", lambda: show.show(path)
-        yield "show --all --wide", lambda: show.show(path, all_=True, wide=True)
-        yield "show --sort", lambda: show.show(path, sort=show.SortName.SHARE, top=3)
+        yield "show", lambda: report.show(path)
+        yield "show --all --wide", lambda: report.show(path, all_=True, wide=True)
+        yield "show --sort", lambda: report.show(path, sort=report.SortName.SHARE, top=3)
         for form in self.forms:
             yield f"report {form}", functools.partial(report.report, [path], [out], form, force=True)
         yield "report html, not redacted", lambda: report.report([path], [out], "html", force=True, no_redact=True)
@@ -87,7 +87,7 @@ class Readers:
             yield f"compare {form}", functools.partial(compare.compare, [path, original], to, force=True)
         yield "gate --floor", lambda: gate.gate([str(path)], floor=True, json=True)
         yield "doctor --noise", lambda: doctor.doctor(noise=True, source=path)
-        yield "redact", lambda: redact.redact(path, self.folder / "shared.jsonl", force=True)
+        yield "redact", lambda: report.redact(path, self.folder / "shared.jsonl", force=True)
         yield "frame", lambda: (frame.to_html(store.read_run(path)), frame.to_frame(store.read_run(path), samples=True))
         yield "site", lambda: self._site(path, original)
         yield from self._history(path, self.folder / "history.sqlite")
@@ -100,7 +100,7 @@ class Readers:
         runs.mkdir()
         for file in files:
             shutil.copyfile(file, runs / file.name)
-        site.site(runs, pages)
+        report.site(runs, pages)
 
     def _history(self, path: Path, place: Path) -> Iterator[Reader]:
         """Yield the commands of the history, on a new history with this file."""

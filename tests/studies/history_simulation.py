@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gpubench.analysis.trend import entries
+from gpubench.analysis import trend
+from gpubench.analysis.fingerprint import Fingerprint
 from gpubench.model.store import read_run
-from gpubench.stats.stretches import stretches
+from gpubench.stats import Interval
+from gpubench.stats.stretches import LEAST_RUNS, stretches
 
 Floats = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int], Floats]
@@ -27,6 +29,7 @@ Noise = Callable[[np.random.Generator, int], Floats]
 SEED = 20261122
 SERIES = 200
 _FIRST_LOOK = 6  # runs
+_SETTLING = 60  # runs before a correlated series
 WATCHED = 100  # length of a watched series
 QUIET = 30  # runs before a step
 FOLLOWED = 60  # number of runs that are examined after a step
@@ -44,13 +47,19 @@ def heavy_tails(rng: np.random.Generator, count: int) -> Floats:
     return rng.standard_t(3, count) / math.sqrt(3)
 
 
-def serial(rng: np.random.Generator, count: int) -> Floats:
-    """Draw normal noise with a correlation of 0.3 between neighbouring runs: AR(1)."""
-    correlation, settling = 0.3, 30
-    noise = rng.normal(size=count + settling) * math.sqrt(1 - correlation**2)
-    for index in range(1, len(noise)):
-        noise[index] += correlation * noise[index - 1]
-    return noise[settling:]
+def correlated(correlation: float) -> Noise:
+    """Return normal noise with this correlation between neighbouring runs: AR(1)."""
+
+    def drawn(rng: np.random.Generator, count: int) -> Floats:
+        noise = rng.normal(size=count + _SETTLING) * math.sqrt(1 - correlation**2)
+        for index in range(1, len(noise)):
+            noise[index] += correlation * noise[index - 1]
+        return noise[_SETTLING:]
+
+    return drawn
+
+
+serial = correlated(0.3)
 
 
 def two_states(rng: np.random.Generator, count: int) -> Floats:
@@ -59,11 +68,59 @@ def two_states(rng: np.random.Generator, count: int) -> Floats:
     return noise / math.sqrt(0.3**2 + 4 * 0.3 * 0.7)
 
 
+def sticky_states(stay: float) -> Noise:
+    """Return levels 2 % apart with noise of 0.3 %: each run has the state of the run before with probability `stay`."""
+
+    def drawn(rng: np.random.Generator, count: int) -> Floats:
+        switches = rng.random(count) >= stay
+        switches[0] = rng.random() < 0.5
+        return 2.0 * (np.cumsum(switches) % 2) + 0.3 * rng.normal(size=count)
+
+    return drawn
+
+
+def season(noise: float, shortest: float = 10.0) -> Noise:
+    """Return a sine wave of ± 1 % with a period of `shortest` to 60 runs, and normal noise of that many per cent."""
+
+    def drawn(rng: np.random.Generator, count: int) -> Floats:
+        angles = 2 * math.pi * (np.arange(count) / rng.uniform(shortest, 60.0) + rng.random())
+        return np.sin(angles) + noise * rng.normal(size=count)
+
+    return drawn
+
+
+def wider_spread(rng: np.random.Generator, count: int) -> Floats:
+    """Draw noise of 0.5 % that becomes three times as wide at a random run."""
+    return rng.normal(size=count) * np.where(np.arange(count) < rng.integers(20, count - 19), 0.5, 1.5)
+
+
+def drifting(rng: np.random.Generator, count: int) -> Floats:
+    """Draw a drift of 4 % with noise of 0.5 %."""
+    return np.linspace(0.0, 4.0, count) + 0.5 * rng.normal(size=count)
+
+
+def worlds() -> dict[str, Noise]:
+    """Return each kind of quiet series, in which no step is a change of the code, by its name in the table."""
+    return {
+        **noises(),
+        "serial correlation 0.5": correlated(0.5),
+        "serial correlation 0.8": correlated(0.8),
+        "season of 10 to 60 runs, noise half its amplitude": season(0.5),
+        "season of 10 to 60 runs, noise 0.3 of it": season(0.3),
+        "season of 30 to 60 runs, noise half its amplitude": season(0.5, 30.0),
+        "spread that grows threefold": wider_spread,
+        "drift of 4 %, noise 0.5 %": drifting,
+        "two states that stay, 0.8": sticky_states(0.8),
+        "two states that stay, 0.9": sticky_states(0.9),
+        "two states that stay, 0.95": sticky_states(0.95),
+    }
+
+
 def recorded_processes() -> list[Floats]:
     """Return the standardised medians of the processes of each recorded case and card of an H200."""
     medians = defaultdict(list)
     for path in RECORDINGS:
-        for entry in entries(read_run(path)):
+        for entry in trend.entries(read_run(path)):
             if entry.headline:
                 medians[path, entry.line.case].append(entry.interval.centre)
     return [(np.asarray(group) - np.mean(group)) / np.std(group) for group in medians.values()]
@@ -97,6 +154,20 @@ def reported(values: Sequence[float] | Floats) -> str:
     if len(parts) == 1:
         return "drift" if drifts else "nothing"
     return "both" if drifts else "step" if len(parts) == 2 else "steps"
+
+
+_LINE = trend.Line("case", 1, "quick", "hot", "B/s", "more", ("cuda:0",), Fingerprint(()))
+
+
+def told(values: Floats) -> set[str]:
+    """Return what the history tells of a series: `step` or the note of a step, `drift`, `two states`."""
+    points = [
+        trend.TrendPoint(trend.RunSource(str(index), "", index), 0, Interval(value, value, value), 0.0, 1)
+        for index, value in enumerate(values.tolist())
+    ]
+    found = trend.Trend.of(_LINE, points)
+    drifts, states = ["drift"] * len(found.drifts), ["two states"] * len(found.states)
+    return {*(change.note or "step" for change in found.changes), *drifts, *states}
 
 
 def is_reported(values: Floats) -> bool:
@@ -147,19 +218,47 @@ def confusion(shape: str, noise: Noise, percent: float, count: int) -> Counter[s
 
 def main(count: int) -> None:
     """Print the tables that docs/history.md condenses."""
-    for table in (false_table, delay_table, confusion_table):
+    for table in (world_table, found_table, delay_table, confusion_table):
         for line in table(count):
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
         sys.stdout.write("\n")
 
 
-def false_table(count: int) -> Iterator[str]:
-    """Yield lines of the table of false changes."""
-    yield f"| noise | series of {WATCHED} runs of identical code with a change |"
-    yield "|---|---|"
-    for name, noise in noises().items():
-        yield f"| {name} | {false_share(noise, count):.1%} |".replace("%", " %")
+_TOLD = ("step", "perhaps a second state", "a level seen before", "drift", "two states")
+
+
+def world_table(count: int) -> Iterator[str]:
+    """Yield lines of the table of quiet series: the share in which some look tells a step, and the last look tells any.
+
+    A step counts with its note; any step of the last look counts, whatever its note."""
+    yield f"| series of {WATCHED} runs | some look: {' | '.join(_TOLD)} | last look: any step | two states |"
+    yield f"|---|{'---|' * (len(_TOLD) + 2)}"
+    for name, noise in worlds().items():
+        rng, some, last = np.random.default_rng(SEED), Counter[str](), Counter[str]()
+        for _ in range(count):
+            values = 1 + 0.01 * noise(rng, WATCHED)
+            looks = [told(values[:length]) for length in range(LEAST_RUNS, WATCHED + 1)]
+            some.update(set().union(*looks))
+            last.update(looks[-1] & {"two states"} | ({"any"} if looks[-1] & set(_TOLD[:3]) else set()))
+        shares = [some[kind] / count for kind in _TOLD] + [last["any"] / count, last["two states"] / count]
+        yield f"| {name} | {' | '.join(f'{share * 100:.1f} %' for share in shares)} |"
+
+
+def found_table(count: int) -> Iterator[str]:
+    """Yield lines on a step of 3 % after 30 runs, and on a step of 3 % for 15 of 45 runs with the mend after it."""
+    yield "| noise | step of 3 % told within 5 runs | the step and its mend both told |"
+    yield "|---|---|---|"
+    for percent in (0.5, 0.75, 1.0):
+        rng, found, mended = np.random.default_rng(SEED), 0, 0
+        for _ in range(count):
+            values = 1 + 0.01 * percent * rng.normal(size=QUIET + 5)
+            values[QUIET:] *= 1.03
+            found += first_reported(values, range(QUIET + 1, QUIET + 6)) is not None
+            values = 1 + 0.01 * percent * rng.normal(size=45)
+            values[15:30] *= 0.97
+            mended += [part.is_drift for part in stretches(values)] == [False] * 3
+        yield f"| {percent} % | {found / count * 100:.0f} % | {mended / count * 100:.0f} % |"
 
 
 def delay_table(count: int) -> Iterator[str]:

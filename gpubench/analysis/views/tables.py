@@ -7,7 +7,7 @@ from typing import Any
 
 from gpubench import stats
 from gpubench.analysis.figure import Figure, Spread
-from gpubench.analysis.quantities import judged_better, judged_unit, judged_values
+from gpubench.analysis.quantities import SUM, judged_better, judged_unit, judged_values
 from gpubench.analysis.soak import soak_tables
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.amortised import Amortisation
@@ -24,7 +24,6 @@ from gpubench.model import Case, Params, Series, View
 
 _PREFIX = "link."
 _SIZE = "size_bytes"
-_SUM = "sum"  # the series that counts both directions
 _HEADS = ("case", "rate", "both directions", "of the first", "difference from the first")
 _NONE = "–"
 
@@ -77,7 +76,7 @@ def _rate_of_both_directions(summary: Summary, spread: Spread) -> Figure | None:
     """Return the rate of both directions of a case over its ok replicates; None if it was not measured."""
     slowest_by_replicate = []
     for row in spread.rows:
-        figures = [summary.figure(row.result, series) for series in row.result.series if series.label == _SUM]
+        figures = [summary.figure(row.result, series) for series in row.result.series if series.label == SUM]
         if figures and row.result.status == "ok":
             slowest_by_replicate.append(min(figures, key=lambda figure: figure.interval.centre))
     return Figure.over_replicates(slowest_by_replicate) if slowest_by_replicate else None

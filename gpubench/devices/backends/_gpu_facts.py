@@ -1,26 +1,20 @@
-"""Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm.
-
-Find a GPU's UUID as CUDA reports it and nvidia-smi prints it: it connects a GPU with its counters."""
+"""Read the facts that CuPy reports about a GPU: its properties, data types, traits and versions, for CUDA and ROCm."""
 
 import uuid
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gpubench.devices.native import hipblaslt
+from gpubench.devices.native import driver, hipblaslt
 from gpubench.model import Device
 from gpubench.plugins.backend import Traits
 
 from . import _rocm
-from ._early import has_bindings
 
 _BYTES = 16
 
 
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
-    """Return the UUID (`GPU-…`) of the device at the PCI address `pci`; empty if unknown.
-
-    `props` is the result of CuPy's `getDeviceProperties` for the device."""
+    """Return the UUID (`GPU-…`, as nvidia-smi prints it) of the device at the PCI address `pci`; empty if unknown."""
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
@@ -53,20 +47,8 @@ _ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, 
 _KILO = 1000
 
 
-def binding_versions() -> dict[str, str]:
-    """Return the version of nvmath-python by its name, or an empty dictionary if it is not installed.
-
-    It affects figures: without nvmath-python, matrix products go through cuBLAS itself."""
-    try:
-        return {"nvmath-python": version("nvmath-python")}
-    except PackageNotFoundError:
-        return {}
-
-
 def driver_versions(runtime: Any) -> dict[str, str]:
-    """Return the versions of the driver and the runtime by name (`cuda.driver`); HIP has one number for both.
-
-    `runtime` is the module `cupy.cuda.runtime`."""
+    """Return the versions of the driver and the runtime by name (`cuda.driver`); HIP has one number for both."""
     if runtime.is_hip:
         return {"hip.runtime": _rocm.version(runtime.runtimeGetVersion())}
     return {
@@ -81,9 +63,7 @@ def _dotted(number: int) -> str:
 
 
 def device_facts(runtime: Any, index: int, count: int) -> Device:
-    """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access.
-
-    `runtime` is the module `cupy.cuda.runtime`."""
+    """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access."""
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
     name = props["name"]
@@ -151,7 +131,7 @@ def _features(props: Mapping[str, Any]) -> frozenset[str]:
         "matrix": 8,
         "bulk_copy": 9,
         "clusters": 9,
-        **({"early_launch": 9} if has_bindings() else {}),
+        **({"early_launch": 9} if driver.has_bindings() else {}),
     }
     bound_calls = {"register", "event_handles", "pool"}
     return frozenset(bound_calls | {name for name, first in first_major.items() if props["major"] >= first})

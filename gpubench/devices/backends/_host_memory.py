@@ -15,9 +15,7 @@ _SHM = Path("/dev/shm")
 
 
 class SharedFile:
-    """A shared file that is mapped into this process as an array of uint8, shape (nbytes,).
-
-    An anonymous file ends with the last process that maps it."""
+    """A shared file that is mapped into this process as an array of uint8, shape (nbytes,)."""
 
     def __init__(self, descriptor: int, nbytes: int, handle: bytes) -> None:
         self.handle = handle
@@ -48,7 +46,6 @@ class AnonymousMemory:
     """A file without a name, passed to other processes as a descriptor."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Return a new anonymous file of `nbytes` bytes, mapped into this process."""
         return SharedFile(anonymous_file(nbytes), nbytes, b"")
 
     def export(self, buffer: SharedBuffer) -> Handle:
@@ -67,9 +64,7 @@ class ShmMemory:
     It has no name in the folder, so that nothing is left behind however its owner ends."""
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Return a new buffer of `nbytes` bytes in /dev/shm.
-
-        Raises Skip if /dev/shm is missing, has no room, or does not support unnamed files."""
+        """Return a new buffer in /dev/shm; raises Skip if it is missing, full or without unnamed files."""
         if not _SHM.is_dir():
             raise Skip(f"needs {_SHM}: mount a tmpfs there")
         try:
@@ -84,11 +79,9 @@ class ShmMemory:
         return SharedFile(descriptor, nbytes, path_of(descriptor))
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        """Return the handle with the path of the file, by which processes of the same user open it."""
         return Handle(buffer.handle)
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Return the file of another process, mapped into this one, by the path in `handle`."""
         return SharedFile(os.open(handle.data.decode(), os.O_RDWR), nbytes, handle.data)
 
 

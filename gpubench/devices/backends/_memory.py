@@ -19,10 +19,7 @@ _EXPORT_BYTES = 64  # the size of CUmemPoolPtrExportData, cuda.h
 
 
 class SharedRegion:
-    """Memory in this process's address space that processes share; `close` releases it.
-
-    `array` is a CuPy array of uint8, shape (bytes,), and `handle` has the bytes by which another process opens the
-    memory, empty if it has none."""
+    """Memory that processes share: a CuPy array of uint8, and the handle by which others open it, or b""."""
 
     def __init__(self, array: Any, handle: bytes, close: Callable[[], object]) -> None:
         self.array = array
@@ -36,9 +33,7 @@ class SharedRegion:
 
 
 def array_at(cupy: Any, address: int, nbytes: int, owner: object) -> Any:
-    """Return the memory at `address`, which CuPy does not own, as a CuPy array of uint8, shape (nbytes,).
-
-    The array keeps `owner` alive. CuPy treats the memory as the current device's, wherever it lies."""
+    """Return the memory at `address`, which CuPy does not own, as an array of uint8 that keeps `owner` alive."""
     memory = cupy.cuda.UnownedMemory(address, nbytes, owner, cupy.cuda.Device().id)
     return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -84,9 +79,7 @@ class SuballocatedMemory(RawMemory):
 
 
 class VirtualMemory:
-    """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor.
-
-    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails."""
+    """Physical memory (cuMemCreate) mapped into a reserved range; other processes open it by a descriptor."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -138,9 +131,7 @@ class VirtualMemory:
 
 
 class PoolMemory:
-    """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it.
-
-    Raises Skip without cuda-bindings, and DriverCallError if a call of the driver fails."""
+    """A block of a stream-ordered pool: a descriptor names the pool, and 64 bytes name the block in it."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -149,7 +140,6 @@ class PoolMemory:
         self._pools: dict[int, Any] = {}  # address of a block → its pool
 
     def allocate(self, nbytes: int) -> SharedBuffer:
-        """Return a block of `nbytes` bytes from a new pool, which another process can open by a file descriptor."""
         properties = self._driver.bindings.CUmemPoolProps()
         properties.allocType = self._driver.pinned
         properties.handleTypes = self._driver.descriptor
@@ -159,7 +149,6 @@ class PoolMemory:
         return self._as_region(pool, address, nbytes)
 
     def export(self, buffer: SharedBuffer) -> Handle:
-        """Return the handle of a block: a descriptor of its pool, and 64 bytes that name the block in the pool."""
         address = buffer.array.data.ptr
         pool = self._pools[address]
         descriptor = self._driver("cuMemPoolExportToShareableHandle", pool, self._driver.descriptor, 0)
@@ -167,7 +156,6 @@ class PoolMemory:
         return Handle(ctypes.string_at(int(block.getPtr()), _EXPORT_BYTES), (int(descriptor),))
 
     def open(self, handle: Handle, nbytes: int) -> SharedBuffer:
-        """Import the pool of another process, and return the block of `nbytes` bytes that `handle` names."""
         (descriptor,) = handle.descriptors
         pool = self._driver("cuMemPoolImportFromShareableHandle", descriptor, self._driver.descriptor, 0)
         self._driver("cuMemPoolSetAccess", pool, [self._driver.access(self._device)], 1)
@@ -197,9 +185,7 @@ _KINDS: dict[str, Callable[[Any], SharedMemory]] = {
 
 
 def shared_memory(cupy: Any, kind: str) -> SharedMemory:
-    """Return memory of a kind (`raw`, `block`, `pool`, `virtual`) on the current device; `cupy` is the module.
-
-    Raises Skip for another kind, and if ROCm or the installed software does not support it."""
+    """Return memory of a kind on the current device. Raises Skip if the installed software does not support it."""
     if kind not in _KINDS:
         raise Skip(f"a GPU does not support {kind} memory")
     if cupy.cuda.runtime.is_hip and kind in ("pool", "virtual"):

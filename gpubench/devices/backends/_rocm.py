@@ -18,9 +18,7 @@ _DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "m
 
 
 def arch(props: Mapping[str, Any]) -> str:
-    """Return the compiler's name of the architecture (`gfx942`) without its features (`:sramecc+:xnack-`).
-
-    `props` are the device's properties in HIP."""
+    """Return the compiler's name of the architecture (`gfx942`) without its features (`:sramecc+:xnack-`)."""
     name = props.get("gcnArchName", b"")
     return (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
 
@@ -47,9 +45,7 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
 
 
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
-    """Return the data types of matrix products that an AMD GPU supports; `props` are its properties in HIP.
-
-    Through CuPy's hipBLAS, these types would end the process."""
+    """Return the data types of matrix products; through CuPy's hipBLAS, the others would end the process."""
     native = ("float64", "float32", "float16")
     if not with_hipblaslt or arch(props) not in _MATRIX:
         return native
@@ -57,9 +53,7 @@ def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
 
 
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the clocks in Hz and the width of the memory bus in bits, as pairs of name and number as text.
-
-    `props` are the device's properties in HIP; a value that is missing or 0 is left out."""
+    """Return the clocks in Hz and the width of the memory bus in bits, as pairs of name and number as text."""
     numbers = {
         name: int(props.get(key) or 0) * (_KILO if name.endswith("_hz") else 1) for name, key in _DETAILS.items()
     }
@@ -67,7 +61,5 @@ def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def version(number: int) -> str:
-    """Return HIP's integer version as text: 70051831 → 7.0.51831.
-
-    The number is major · 10⁷ + minor · 10⁵ + patch (hip_version.h)."""
+    """Return HIP's number major · 10⁷ + minor · 10⁵ + patch (hip_version.h) as text: 70051831 → 7.0.51831."""
     return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"

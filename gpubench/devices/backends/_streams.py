@@ -1,6 +1,4 @@
-"""Create further streams and events: for work beside the device's own stream, and events that processes can share.
-
-Time calls on a CuPy stream by device events: the gate, hot and cold batches, and graph replays."""
+"""Create streams beside a device's own and events that processes share, and time calls by device events."""
 
 import ctypes
 import itertools
@@ -12,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpubench.base.errors import GateTimedOut, Skip, Untrustworthy
-from gpubench.plugins.backend import SharedEvent, Timing
+from gpubench.plugins.backend import Timing
 
 
 class SideStreams:
-    """Streams in addition to a device's own stream; each is created when first needed, and kept.
-
-    `current` is the stream on which copies are queued."""
+    """Streams in addition to a device's own stream; each is created when first needed, and kept."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._cupy = cupy
@@ -27,9 +23,7 @@ class SideStreams:
         self.current = stream  # where copies are queued
 
     def together(self, device: int, calls: Sequence[Callable[[], object]]) -> None:
-        """Queue `calls` so that they begin together.
-
-        The first is queued on the device's own stream, and each other one on a further stream of `device`."""
+        """Queue `calls` so that they begin together, the first on the device's own stream."""
         first, *others = calls
         begin = self._recorded_event(self._own)
         side_streams = [self._side_stream(device, index) for index in range(len(others))]
@@ -71,7 +65,6 @@ class IpcEvent:
     """An event of this process, or, with a `handle`, an event that another process shares. Raises Skip on ROCm."""
 
     def __init__(self, cupy: Any, stream: Any, handle: bytes = b"") -> None:
-        """Create an event that can be exported or, if `handle` is not empty, open the event of another process."""
         self._runtime = cupy.cuda.runtime
         self._stream = stream
         if self._runtime.is_hip:
@@ -98,11 +91,6 @@ class IpcEvent:
         self._runtime.eventDestroy(self._event)
 
 
-def ipc_event(cupy: Any, stream: Any, handle: bytes = b"") -> SharedEvent:
-    """Return a new event that can be exported, or the event of another process by its handle. Raises Skip on ROCm."""
-    return IpcEvent(cupy, stream, handle)
-
-
 _GATE_LIMIT_S = 0.5  # a batch is queued within milliseconds; beyond this the gate opens by itself
 _SECONDS_OF_MS = 1e-3
 _SLOW_CLOCK, _SLACK_S = 1.01, 1e-3  # the factor and the seconds by which events may exceed the host's time
@@ -116,7 +104,6 @@ class KernelGate:
     With unified addressing (every 64-bit Linux) the host's pointer is also valid on the device."""
 
     def __init__(self, cupy: Any, clock_hz: float) -> None:
-        """Allocate the gate's flags, compile its kernel for the current device, and launch it once, open."""
         runtime = cupy.cuda.runtime
         self._address = runtime.hostAlloc(64, runtime.hostAllocMapped)
         self._flags = (ctypes.c_uint32 * 16).from_address(self._address)
@@ -133,7 +120,6 @@ class KernelGate:
         self._kernel((1,), (1,), (np.uint64(self._address), self._limit))
 
     def open(self) -> None:
-        """Open the gate, so that the stream continues."""
         self._flags[0] = 1
 
     @property
@@ -146,7 +132,6 @@ class EventClock:
     """Times calls on one stream by device events; see docs/method.md."""
 
     def __init__(self, cupy: Any, stream: Any, gate: KernelGate, flush: Callable[[], None]) -> None:
-        """Prepare to time calls on `stream`, a CuPy stream, behind `gate`."""
         self._cupy = cupy
         self._stream = stream
         self._gate = gate
@@ -154,9 +139,7 @@ class EventClock:
         self._graph: tuple[object, int, Any] | None = None
 
     def hot(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time `calls` calls of `call` back to back between two events.
-
-        If `gated`, the gate holds the stream until all calls are queued."""
+        """Time `calls` calls of `call` back to back between two events."""
 
         def batch() -> None:
             for _ in range(calls):
@@ -166,9 +149,7 @@ class EventClock:
         return Timing((device / calls,), host / calls)
 
     def each(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time `calls` calls of `call` back to back with an event between two calls.
-
-        Like `hot`, but the Timing has a device time in seconds for each call."""
+        """Time `calls` calls back to back with an event between two, for a device time of each call."""
         events = [self._cupy.cuda.Event() for _ in range(calls + 1)]
 
         def batch() -> None:
@@ -181,17 +162,13 @@ class EventClock:
         return Timing(tuple(itertools.starmap(self._elapsed, itertools.pairwise(events))), host / calls)
 
     def graph(self, call: Callable[[], object], calls: int, lead: Lead = None) -> Timing:
-        """Time one replay of a captured graph of `calls` calls of `call`.
-
-        A new graph is captured and replayed once before. The timed replay is always gated."""
+        """Time one gated replay of a graph of `calls` calls, which is captured and replayed once before."""
         graph = self._capture(call, calls)
         device, host = self._time_batch(lambda: graph.launch(self._stream), True, lead)
         return Timing((device / calls,), host / calls)
 
     def cold(self, call: Callable[[], object], calls: int, gated: bool, lead: Lead = None) -> Timing:
-        """Time `calls` calls of `call`, each after a cache flush.
-
-        The Timing has a device time in seconds for each call, without the flush."""
+        """Time `calls` calls of `call`, each after a cache flush, which no time includes."""
         pairs = [(self._cupy.cuda.Event(), self._cupy.cuda.Event()) for _ in range(calls)]
 
         def batch() -> None:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpubench import DISTRIBUTION
+from gpubench.base import installation
 from gpubench.base.errors import Skip, Unavailable
-from gpubench.devices.native.driver import Driver
+from gpubench.devices.native.driver import Driver, early_launch
 from gpubench.model import Device
 from gpubench.plugins.backend import (
     Handle,
@@ -22,18 +22,15 @@ from gpubench.plugins.backend import (
     SharedEvent,
     SharedMemory,
     Timing,
-    Traits,
 )
 
-from . import _early, _gpu_facts, _rocm, _streams
+from . import _gpu_facts, _rocm, _streams
 from ._host_memory import HOST_KINDS, host_memory
 from ._memory import RawMemory, SharedRegion, shared_memory
 
 
 def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | None:
-    """Return the number of kernels that one call of `call` queues on `stream`; copies and memsets do not count.
-
-    `cupy` is the module, and `stream` a CuPy stream, which must be the current one."""
+    """Return the number of kernels that one call queues on `stream`, the current one; copies do not count."""
     try:
         driver = Driver()
     except Skip:
@@ -55,33 +52,29 @@ def launches_of(cupy: Any, stream: Any, call: Callable[[], object]) -> int | Non
 
 
 class CupyKernel:
-    """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it.
-
-    `has_early` says whether the device supports early launches."""
+    """A compiled kernel, which requests more than the default of dynamic shared memory when a launch needs it."""
 
     def __init__(self, cupy: Any, module: Any, name: str, has_early: bool = False) -> None:
-        """Wrap the function `name` of `module`, CuPy's RawModule; `cupy` is the module."""
         self._cupy, self._has_early = cupy, has_early
         self._module = module
         self._function = module.get_function(name)
+        runtime = cupy.cuda.runtime
         self._most = (
-            int(self._function.max_dynamic_shared_size_bytes) if not cupy.cuda.runtime.is_hip else _lds_bytes(cupy)
+            _rocm.max_shared_bytes(runtime.getDeviceProperties(runtime.getDevice()))
+            if runtime.is_hip
+            else int(self._function.max_dynamic_shared_size_bytes)
         )
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Launch the kernel on the current stream; `args` are CuPy arrays and NumPy scalars."""
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
     def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        """Launch the kernel so that it may start before the previous launch ends.
-
-        On a device that does not support this, it is launched like any other kernel."""
         if self._has_early:
             stream = int(self._cupy.cuda.get_current_stream().ptr)
-            _early.early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
+            early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
         else:
             self(grid, block, args)
 
@@ -93,9 +86,6 @@ class CupyKernel:
             self._function.max_dynamic_shared_size_bytes = self._most = shared_bytes
 
     def resources(self, threads: int, shared_bytes: int = 0) -> KernelResources | None:
-        """Return registers, shared and local memory of the kernel, and the blocks that fit on a compute unit.
-
-        The result is None on ROCm."""
         if self._cupy.cuda.runtime.is_hip:  # these calls were never tried on ROCm
             return None
         function, driver = self._function, self._cupy.cuda.driver
@@ -106,12 +96,7 @@ class CupyKernel:
         )
 
     def symbol(self, name: str, nbytes: int) -> Any:
-        """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
         return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
-
-
-def _lds_bytes(cupy: Any) -> int:
-    return _rocm.max_shared_bytes(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice()))
 
 
 _THREADS = 256
@@ -120,12 +105,9 @@ _VECTOR_BYTES = 16
 
 
 class CacheFlush:
-    """An array larger than the last-level cache, which is written and then read.
-
-    Reading it leaves clean lines."""
+    """An array larger than the last-level cache, which is written and then read, which leaves clean lines."""
 
     def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
-        """Allocate an array of `nbytes` bytes and compile the kernel that reads it; `cupy` is the module."""
         self._runtime = cupy.cuda.runtime
         self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
         self._never = cupy.zeros(1, cupy.uint32)
@@ -147,7 +129,7 @@ class CacheFlush:
         self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))
 
 
-_INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
+_INSTALL = installation.for_gpu()
 _LIBRARIES = "install the driver and the CUDA or ROCm that this wheel is for; LD_LIBRARY_PATH may name its folder"
 _COPY_KINDS = {
     (False, False): 0,
@@ -173,15 +155,12 @@ def _first_line(error: BaseException) -> str:
 
 
 class CupyDevice:
-    """One GPU, opened in this process on a new stream, which becomes the current one.
-
-    Unless it `is_timed`, it has no kernels that gate batches and flush the cache."""
+    """One GPU, opened in this process on a new stream, which becomes the current one."""
 
     # Pairs of devices (from, to) with peer access: all open devices of this process share them.
     _accessible: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, device: Device, is_timed: bool = True) -> None:
-        """Open the device, make it and a new stream current, and prepare timing if `is_timed`."""
         cupy = _import_cupy()
         self.device = device
         self.xp = cupy
@@ -251,9 +230,6 @@ class CupyDevice:
         gated: bool = True,
         lead: Callable[[], object] | None = None,
     ) -> Timing:
-        """Time `calls` calls of `call` on the device's stream in the mode `mode`: `hot`, `each`, `cold` or `graph`.
-
-        If `gated`, the stream is held until all calls are queued; a graph is always gated."""
         self._stream.use()  # a suite's call of CuPy may have made another stream current, whose launches are not timed
         if mode == "graph":
             return self._clock.graph(call, calls, lead)
@@ -271,7 +247,8 @@ class CupyDevice:
         self._cache_flush.queue(self._stream.ptr)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        options = (*_target_options(self.traits), *(f"-D{key}={value}" for key, value in defines.items()))
+        target = ("--gpu-architecture=sm_90a",) if self.traits.arch == "sm_90" else ()  # CuPy's sm_90 has no wgmma
+        options = (*target, *(f"-D{key}={value}" for key, value in defines.items()))
         module = self.xp.RawModule(code=source, options=options)
         with self._handle:  # in a new thread the first device is current
             return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
@@ -292,9 +269,6 @@ class CupyDevice:
         self._runtime.memcpyAsync(_address(target), _address(source), target.nbytes, kind, stream)
 
     def register(self, array: Any) -> Callable[[], None]:
-        """Register `array`, a NumPy array, as page-locked memory, and return the function that unregisters it.
-
-        Raises Skip on ROCm."""
         if "register" not in self.traits.features:
             raise Skip("CuPy on ROCm does not support registering host memory")
         address = _address(array)
@@ -344,7 +318,7 @@ class CupyDevice:
         return host_memory(kind) if kind in HOST_KINDS else shared_memory(self.xp, kind)
 
     def shared_event(self, handle: bytes = b"") -> SharedEvent:
-        return _streams.ipc_event(self.xp, self._stream, handle)
+        return _streams.IpcEvent(self.xp, self._stream, handle)
 
     def release(self) -> None:
         self._clock.forget()
@@ -358,9 +332,6 @@ class CupyBackend:
     listed = True
 
     def devices(self) -> Sequence[Device]:
-        """Return every GPU that CuPy finds, in CUDA's order.
-
-        Raises Unavailable if CuPy is not usable or finds no GPU."""
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         try:
@@ -372,15 +343,12 @@ class CupyBackend:
         return tuple(_gpu_facts.device_facts(runtime, index, count) for index in range(count))
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of CuPy, driver and runtime by name, and of nvmath-python if it is installed.
-
-        Raises Unavailable if CuPy is not usable."""
         cupy = _import_cupy()
         runtime = cupy.cuda.runtime
         return {
             "cupy": cupy.__version__,
             **_gpu_facts.driver_versions(runtime),
-            **_gpu_facts.binding_versions(),
+            **installation.versions("nvmath-python"),  # without it, products go through cuBLAS itself
         }
 
     def open(self, device: Device) -> CupyDevice:
@@ -404,11 +372,6 @@ def _ordinal(cupy: Any, device: Device) -> int:
         f"{device.id} ({device.uuid or device.pci}) is not visible to this process",
         f"check {'HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES' if runtime.is_hip else 'CUDA_VISIBLE_DEVICES'}",
     )
-
-
-def _target_options(traits: Traits) -> tuple[str, ...]:
-    """Return the compiler's target where CuPy's own target (`sm_90`) has no wgmma and no setmaxnreg."""
-    return ("--gpu-architecture=sm_90a",) if traits.arch == "sm_90" else ()
 
 
 def _address(array: Any) -> int:

@@ -1,7 +1,13 @@
 """Call functions of CUDA's driver that CuPy does not bind, through cuda-bindings: virtual memory, pools, launches."""
 
+import ctypes
+import functools
 import importlib
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
+
+import numpy as np
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Skip
@@ -60,3 +66,39 @@ class Driver:
     def pinned(self) -> Any:
         """Return the CUmemAllocationType of memory that stays in place: the driver has no other."""
         return self.bindings.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+
+
+def has_bindings() -> bool:
+    """Return whether cuda-bindings, which these launches need, is installed."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+class EarlyLaunch:
+    """A launch of a kernel that may begin before the launch before it has ended (programmatic dependent launch)."""
+
+    def __init__(self) -> None:
+        self._driver = Driver()
+        bindings = self._driver.bindings
+        value, self._attribute = bindings.CUlaunchAttributeValue(), bindings.CUlaunchAttribute()
+        value.programmaticStreamSerializationAllowed = 1
+        self._attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        self._attribute.value = value
+
+    def __call__(
+        self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
+    ) -> None:
+        bindings = self._driver.bindings
+        config = bindings.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+        config.hStream = bindings.CUstream(stream)
+        config.attrs, config.numAttrs = [self._attribute], 1
+        cells = [np.array(arg if isinstance(arg, np.generic) else np.uint64(arg.data.ptr)) for arg in args]
+        pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
+        self._driver("cuLaunchKernelEx", config, bindings.CUfunction(function), ctypes.addressof(pointers), 0)
+
+
+@functools.cache
+def early_launch() -> EarlyLaunch:
+    """Return the one launcher of this process. Raises Skip if cuda-bindings is not installed."""
+    return EarlyLaunch()

@@ -101,28 +101,20 @@ class HipblasltLibrary:
             raise HipblasltError(name, status)
 
     def create(self, name: str, *arguments: Any) -> c_void_p:
-        """Return the handle of the object that the function `hipblasLt` + `name` (`MatmulDescCreate`) creates.
-
-        `arguments` are all arguments after the first, in the C function's order. Raises HipblasltError if the call
-        fails."""
+        """Return the handle of the object that the function `hipblasLt` + `name` (`MatmulDescCreate`) creates."""
         created = c_void_p()
         self(name, byref(created), *arguments)
         return created
 
     def layout(self, kind: str, rows: int, cols: int, pitch: int, batch: int = 1, apart: int = 0) -> c_void_p:
-        """Return the handle of the layout of a batch of `rows` × `cols` matrices, stored by column.
-
-        `kind` is a name in `FORMATS`; `pitch` is the number of elements from one column to the next, and `apart` from
-        one matrix of the batch to the next. Raises HipblasltError if the library refuses it."""
+        """Return the handle of the layout of a batch of matrices, stored by column, `pitch` elements apart."""
         handle = self.create("MatrixLayoutCreate", FORMATS[kind], rows, cols, pitch)
         for attribute, value in ((LAYOUT_BATCH_COUNT, c_int32(batch)), (LAYOUT_STRIDED_BATCH_OFFSET, c_int64(apart))):
             self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
         return handle
 
     def description(self, transpose_first: bool, transpose_second: bool) -> c_void_p:
-        """Return the handle of the description of a product with float32 sums.
-
-        Each argument says whether an operand is used transposed. Raises HipblasltError if the library refuses it."""
+        """Return the handle of the description of a product with float32 sums."""
         handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
         for attribute, transposed in ((DESC_TRANSA, transpose_first), (DESC_TRANSB, transpose_second)):
             value = c_int32(OP_T if transposed else OP_N)
@@ -148,10 +140,7 @@ def _context() -> c_void_p:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix on the device, stored row by row, at `address`.
-
-    `kind` is a name in `FORMATS`, `rows` and `cols` count the rows and columns in memory, and `pitch` is the number of
-    elements from one row to the next, 0 for dense rows."""
+    """A matrix at `address`, row by row, with `pitch` elements from one row to the next (0: dense)."""
 
     address: int
     kind: str
@@ -161,10 +150,7 @@ class Operand:
 
 
 class Product:
-    """C = A·B of matrices stored row by row, on a stream with a workspace.
-
-    `transposed` says of a and of b whether it is used transposed. Raises Unavailable if the library is not available,
-    and HipblasltError if it supports no such product."""
+    """C = A·B of matrices stored row by row; `transposed` says of a and of b whether it is used transposed."""
 
     def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
         """Describe the product of `a` and `b` into `c`, and choose the library's best algorithm."""
@@ -210,10 +196,7 @@ class Product:
         return int(self._proposal.workspace_bytes)
 
     def queue(self, workspace: int, stream: int) -> None:
-        """Queue the product on the stream with the address `stream`.
-
-        `workspace` is the address of WORKSPACE_BYTES bytes on the device. Raises HipblasltError if the library refuses
-        it."""
+        """Queue the product on a stream, with WORKSPACE_BYTES bytes on the device at the address `workspace`."""
         b, a, c = self._layouts
         at_b, at_a, at_c = (operand.address for operand in self._operands)
         alpha, beta = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + ctypes.sizeof(c_float)

@@ -36,7 +36,7 @@ from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
 from gpubench.plugins.gate import Gate
 from gpubench.tools import rendering
 from gpubench.tools.fleet.session import Role
-from gpubench.tools.gating import baselines, readings
+from gpubench.tools.gating import readings, saved
 
 _JUNIT = ".xml"
 _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
@@ -151,11 +151,11 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 
 def read_baseline(folder_or_name: str) -> ReadFleet:
     """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first."""
-    for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
+    for folder in (Path(folder_or_name), Path(saved.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)
-    saved = ", ".join(baselines.names()) or "none"
-    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+    names = ", ".join(saved.names()) or "none"
+    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {names})")
 
 
 class _Pair(NamedTuple):
@@ -249,7 +249,8 @@ def rendered(path: Path, judgement: FleetJudgement) -> str:
     if suffix not in _REPORTS:
         endings = ", ".join((*_REPORTS, _JUNIT))
         raise UsageError(f"{path}: the ending of the file chooses the form of a report: {endings}")
-    return rendering.report(_REPORTS[suffix]).fleet(judgement)
+    document: str = rendering.report(_REPORTS[suffix]).fleet(judgement)
+    return document
 
 
 class SecondMeasurementPlan(NamedTuple):

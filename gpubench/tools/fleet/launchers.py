@@ -30,22 +30,6 @@ from gpubench.base.errors import FileError, GpubenchError, Terminated, Unavailab
 from gpubench.measuring import inventory, keeper, nodes
 from gpubench.measuring.channel import encoded
 from gpubench.tools.fleet import board as boards
-from gpubench.tools.fleet.board import (
-    FOLDER,
-    MOST_BYTES,
-    BadValue,
-    Board,
-    BoardGone,
-    FolderBoard,
-    MeasurementEnd,
-    NodeOrder,
-    NodeReport,
-    SeenGpu,
-    check_entry,
-    new_board,
-    private_folder,
-    report_key,
-)
 
 HEARTBEAT_S = 1.0
 NODE_HOST = "GPUBENCH_NODE_HOST"  # the address of this node on the network that pairs are to use
@@ -63,11 +47,9 @@ _TAIL_BYTES = 4096
 
 
 class NodeHeartbeat:
-    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat.
+    """Puts the node's report on the board about once per second, and watches the launcher's heartbeat."""
 
-    `problem` becomes the reason, a clause, when the launcher does not wait for this node any more."""
-
-    def __init__(self, board: Board, rank: int, report: NodeReport) -> None:
+    def __init__(self, board: boards.Board, rank: int, report: boards.NodeReport) -> None:
         self._board = board
         self._rank = rank
         self._report = report
@@ -102,7 +84,7 @@ class NodeHeartbeat:
     def check(self) -> None:
         """Raise BoardGone once the launcher does not wait for this node any more."""
         if self.problem:
-            raise BoardGone(self.problem)
+            raise boards.BoardGone(self.problem)
 
     def stop(self) -> None:
         self._ending.set()
@@ -110,7 +92,7 @@ class NodeHeartbeat:
 
 
 def serve(
-    board: Board,
+    board: boards.Board,
     rank: int,
     world: int,
     program: Sequence[str] = PROGRAM,
@@ -120,7 +102,7 @@ def serve(
     """Work as one node of a fleet: report, and carry out the order of each turn until an order without suites comes."""
     host = (host or environment.get("SLURMD_NODENAME") or platform.node())[:255]
     rack, address = rack_of(environment), own_address(environment)
-    report = NodeReport(0, __version__, world, host, machine_id(), rack, address)
+    report = boards.NodeReport(0, __version__, world, host, machine_id(), rack, address)
     board.put(boards.WORLD, str(world).encode())
     heartbeat = NodeHeartbeat(board, rank, report)
     heartbeat.send_report(phase="looks for devices")
@@ -128,13 +110,13 @@ def serve(
     end_reason = "its process ended"
     try:
         devices = [device for device in inventory.facts().devices if device.backend != "host"]
-        gpus = tuple(SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices)
+        gpus = tuple(boards.SeenGpu(device.id, device.uuid or device.pci or device.id) for device in devices)
         heartbeat.send_report(gpus=gpus, is_ready=True, phase="waits")
         for turn in itertools.count():
             while (data := board.get(boards.order_key(rank, turn))) is None:
                 heartbeat.check()
                 time.sleep(_TICK_S)
-            order = boards.decode(NodeOrder, data)
+            order = boards.decode(boards.NodeOrder, data)
             if not order.suites:
                 end_reason = ""
                 break
@@ -180,8 +162,8 @@ def own_address(environment: Mapping[str, str]) -> str:
 
 
 def _measure(
-    order: NodeOrder, program: Sequence[str], board: Board, heartbeat: NodeHeartbeat, rank: int, turn: int
-) -> MeasurementEnd:
+    order: boards.NodeOrder, program: Sequence[str], board: boards.Board, heartbeat: NodeHeartbeat, rank: int, turn: int
+) -> boards.MeasurementEnd:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
@@ -191,13 +173,13 @@ def _measure(
             variables |= {nodes.ADDRESS: place.address, nodes.SECRET: place.secret}
         with supervised_child([*program, *order.arguments(str(out))], variables) as child:
             last_line, is_timed_out = _follow(child, heartbeat, begin + order.time_limit_s)
-        data = out.read_bytes() if out.exists() and out.stat().st_size <= MOST_BYTES else b""
+        data = out.read_bytes() if out.exists() and out.stat().st_size <= boards.MOST_BYTES else b""
         if out.exists() and not data:
             last_line = "its run file is empty or larger than 256 MiB"
     if data:
         board.put(boards.run_key(rank, turn), data)
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-    return MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
+    return boards.MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 
 
 @contextlib.contextmanager
@@ -268,12 +250,9 @@ _STORE_BYTES = 2**28  # shared memory of each local node of Ray
 
 @dataclass(slots=True)
 class FleetLaunch:
-    """The nodes that a launcher started, by rank from 0, and the board through which they communicate.
+    """The nodes that a launcher started, by rank, and their board; `world` is 0 if only the nodes know it."""
 
-    `world` is the number of nodes and `hosts` are their host names, 0 and empty if only the nodes know them.
-    `may_queue` says that nodes may wait for other jobs."""
-
-    board: Board
+    board: boards.Board
     launcher: str = ""
     world: int = 0
     hosts: tuple[str, ...] = ()
@@ -316,18 +295,16 @@ class EnvironmentLaunch(FleetLaunch):
     They ask in the folder `rendezvous` for the random name of the board's folder, each with a random token, and accept
     only an answer that repeats it, so that files of an earlier job are not taken for an answer."""
 
-    board: FolderBoard
-    rendezvous: FolderBoard
+    board: boards.FolderBoard
+    rendezvous: boards.FolderBoard
     launcher: str = "environment"
 
     def poll(self) -> None:
-        """Answer each process that asks for the board: write its token, followed by the name of the board.
-
-        A rank that has reported gets no further answer: another job may use the same folder by mistake."""
+        """Answer each process that asks for the board and has not reported: its token, then the board's name."""
         for rank in range(self.world):
-            with contextlib.suppress(BadValue):  # a process that asks in such a way gets no answer
+            with contextlib.suppress(boards.BadValue):  # a process that asks in such a way gets no answer
                 token = self.rendezvous.get(f"ask.{rank}")
-                if token and _TOKEN.fullmatch(token) and self.board.get(report_key(rank)) is None:
+                if token and _TOKEN.fullmatch(token) and self.board.get(boards.report_key(rank)) is None:
                     answer = token + self.board.folder.name.encode()
                     if self.rendezvous.get(f"answer.{rank}") != answer:
                         self.rendezvous.put(f"answer.{rank}", answer)
@@ -336,8 +313,8 @@ class EnvironmentLaunch(FleetLaunch):
 @contextlib.contextmanager
 def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch]:
     """Make a board in `folder`, start the node of rank 0 in a child process, and yield the launch of rank 0."""
-    board = new_board(folder)
-    rendezvous = FolderBoard(private_folder(folder / FOLDER / _RENDEZVOUS))
+    board = boards.new_board(folder)
+    rendezvous = boards.FolderBoard(boards.private_folder(folder / boards.FOLDER / _RENDEZVOUS))
     try:
         with supervised_child([*MEMBER, str(board.folder), str(job.rank), str(job.world)]):
             yield EnvironmentLaunch(board=board, rendezvous=rendezvous, world=job.world)
@@ -346,19 +323,19 @@ def environment_launch(folder: Path, job: JobRank) -> Iterator[EnvironmentLaunch
         board.remove()
 
 
-def find_board(folder: Path, job: JobRank) -> FolderBoard:
+def find_board(folder: Path, job: JobRank) -> boards.FolderBoard:
     """Wait for rank 0 to name the board that it made in `folder`, and return that board; each other rank calls this."""
-    rendezvous = FolderBoard(folder / FOLDER / _RENDEZVOUS)
+    rendezvous = boards.FolderBoard(folder / boards.FOLDER / _RENDEZVOUS)
     token = secrets.token_hex(16).encode()
     deadline = time.monotonic() + _RENDEZVOUS_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(BoardGone):  # rank 0 has not made the folder yet
+        with contextlib.suppress(boards.BoardGone):  # rank 0 has not made the folder yet
             if rendezvous.get(f"ask.{job.rank}") != token:
                 rendezvous.put(f"ask.{job.rank}", token)
             answer = rendezvous.get(f"answer.{job.rank}") or b""
             name = answer.removeprefix(token)
             if name != answer and _TOKEN.fullmatch(name):
-                return FolderBoard(folder / FOLDER / name.decode())
+                return boards.FolderBoard(folder / boards.FOLDER / name.decode())
         time.sleep(_TICK_S)
     raise UsageError(
         f"rank 0 has not answered in {folder} for {_RENDEZVOUS_S:.0f} s; is this folder shared by all nodes, "
@@ -391,7 +368,7 @@ def slurm_launch(folder: Path, options: Sequence[str]) -> Iterator[SlurmLaunch]:
         raise Unavailable(
             "srun is not installed", "start gpubench on a machine of the Slurm cluster, or use --on or --from-env"
         )
-    board = new_board(folder.resolve())
+    board = boards.new_board(folder.resolve())
     fixed = ["--ntasks-per-node=1", "--kill-on-bad-exit=0"]
     try:
         with subprocess.Popen(
@@ -422,7 +399,7 @@ class BytesByKey:
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        check_entry(key, value)
+        boards.check_entry(key, value)
         self._values[key] = value
 
     def get(self, key: str) -> bytes | None:
@@ -436,13 +413,13 @@ class RayBoard:
         self._actor = actor
 
     def put(self, key: str, value: bytes) -> None:
-        check_entry(key, value)
+        boards.check_entry(key, value)
         self._call(self._actor.put, key, value)
 
     def get(self, key: str) -> bytes | None:
         value = self._call(self._actor.get, key)
         if value is not None and not isinstance(value, bytes):
-            raise BadValue(f"{key} on the board is not bytes")
+            raise boards.BadValue(f"{key} on the board is not bytes")
         return value
 
     def _call(self, method: Any, *arguments: object) -> object:
@@ -451,7 +428,7 @@ class RayBoard:
         try:
             return ray.get(method.remote(*arguments), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError) as error:
-            raise BoardGone(f"Ray's board does not answer: {one_line(str(error))}") from error
+            raise boards.BoardGone(f"Ray's board does not answer: {one_line(str(error))}") from error
 
 
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:

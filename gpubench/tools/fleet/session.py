@@ -93,10 +93,7 @@ class TrackedNode:
 
 
 class NodeCoordinator:
-    """Leads the nodes of one launch through any number of turns: call `gather` once, then `turn`, and `end` at last.
-
-    `watch` receives the state of all nodes several times per second. `nodes` has the known state of each rank. A thread
-    sends the launcher's heartbeat, also while the launcher reads files or judges them."""
+    """Leads the nodes of one launch: call `gather` once, then any number of `turn`, and `end` at last."""
 
     def __init__(self, launch: FleetLaunch, racks: Racks, patience: Patience, watch: WatchNodes) -> None:
         self._launch = launch
@@ -121,9 +118,7 @@ class NodeCoordinator:
                     return
 
     def gather(self) -> None:
-        """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs.
-
-        Raises UsageError if no node starts or reports, or the map of racks names none of them."""
+        """Wait for all nodes to be ready, at most `gather_s` after the first one is found, and assign the GPUs."""
         self._heartbeat.start()
         begin = time.monotonic()
         while not self.nodes:

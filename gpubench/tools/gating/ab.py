@@ -20,9 +20,7 @@ _COMPLETED_STATUSES = (0, 3)  # every case was measured; a case failed, which is
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A command that runs a build of gpubench, and environment variables to add to this process's environment for it.
-
-    `name` is the option of the command line that names the build: a or b."""
+    """A command that runs a build of gpubench, and variables for it; `name` is its option, a or b."""
 
     name: str
     command: tuple[str, ...]
@@ -30,9 +28,7 @@ class Build:
 
     @classmethod
     def parse(cls, name: str, text: str) -> Build:
-        """Return the build of a shell command: `LD_LIBRARY_PATH=/opt/cublas/lib /opt/venv/bin/gpubench`.
-
-        `name` is the option (a or b). Leading NAME=VALUE words become variables."""
+        """Return the build of a shell command, whose leading NAME=VALUE words become variables."""
         try:
             arguments = shlex.split(text)
         except ValueError as error:
@@ -48,9 +44,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class BuildPair:
-    """Two builds to measure in turn, the arguments and filters of `gpubench run` for both, and the run files' folder.
-
-    `arguments` do not include `--filter`. `tell` receives a line before each measurement."""
+    """Two builds to measure in turn, with the arguments (without `--filter`) and filters of `gpubench run`."""
 
     builds: tuple[Build, Build]
     arguments: tuple[str, ...]
@@ -59,9 +53,7 @@ class BuildPair:
     tell: Callable[[str], None]
 
     def measure(self, first: int, count: int, filters: Sequence[str] = ()) -> tuple[list[Path], list[Path]]:
-        """Measure `count` processes of each build, numbered from `first`, and return the run files of A and of B.
-
-        The order alternates (A B, B A, A B, …), so that neither build has the warmer machine."""
+        """Measure `count` processes of each build in alternating order; return the run files of A and of B."""
         files: dict[str, list[Path]] = {build.name: [] for build in self.builds}
         for turn in range(first, first + count):
             for build in self.builds if turn % 2 else self.builds[::-1]:

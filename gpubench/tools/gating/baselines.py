@@ -1,6 +1,5 @@
 """Find and save baselines: run files, folders of them, saved names, and the newest results of the history."""
 
-import difflib
 import re
 import shutil
 import tempfile
@@ -14,18 +13,16 @@ from gpubench.judging.evidence import Evidence
 from gpubench.measuring.plan import Plan
 from gpubench.tools import history
 from gpubench.tools.gating.readings import read
+from gpubench.tools.gating.saved import FOLDER, LAST, place
+from gpubench.tools.history import reading, recording
 
-FOLDER = "gpubench-baselines"  # the folder of the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
-_LAST = re.compile(r"last:([1-9]\d{0,5})")
 _MOST_ADDED = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
 
 
 @dataclass(frozen=True, slots=True)
 class CaseInHistory:
-    """A case as the history identifies it: the case's id, version and tier, and a fingerprint id.
-
-    The fingerprint identifies the device, the driver, the libraries and the settings."""
+    """A case as the history identifies it: the case's id, version and tier, and a fingerprint id."""
 
     case: str
     version: int
@@ -41,9 +38,7 @@ def planned_cases(plan: Plan) -> list[CaseInHistory]:
 
 
 def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
-    """Return the cases of run files as the history identifies them; a case may occur several times.
-
-    Cases on a device that the manifest does not describe are left out."""
+    """Return the cases of run files as the history identifies them; a case may occur several times."""
     cases = []
     for side in evidence.sides.values():
         manifest = evidence.readings[side.readings[0]].manifest
@@ -54,17 +49,10 @@ def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
     return cases
 
 
-def needs_cases(arguments: Iterable[str]) -> bool:
-    """Return whether one of the arguments of `--baseline` is `last:N`: only then does `find_files` need `wanted`."""
-    return any(_LAST.fullmatch(argument) for argument in arguments)
-
-
 def find_files(
     arguments: Iterable[str], wanted: Sequence[CaseInHistory], candidates: Sequence[Path] = ()
 ) -> list[Path]:
-    """Return the run files that the arguments of `--baseline` name: files, folders, saved names, or `last:N`.
-
-    `last:N` selects the files of the newest N results of each `wanted` case. Each file is returned once."""
+    """Return the run files that `--baseline` names, each once: files, folders, saved names, or `last:N` of `wanted`."""
     by_path = {
         path.resolve(): path for argument in arguments for path in _find_for_argument(argument, wanted, candidates)
     }
@@ -74,22 +62,15 @@ def find_files(
 
 def _find_for_argument(argument: str, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
     """Return the run files that one argument names; raises as `find_files` does."""
-    if last := _LAST.fullmatch(argument):
+    if last := LAST.fullmatch(argument):
         return _newest_files(int(last[1]), wanted, candidates)
-    for path in (Path(argument), Path(FOLDER) / argument):
-        if path.is_dir():
-            return _files_in_folder(path)
-        if path.exists():
-            return [path]
-    saved = names()
-    near = difflib.get_close_matches(argument, saved, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"saved are {', '.join(saved)}" if saved else "none is saved here"
-    raise FileError(f"no baseline {argument!r}: neither a file, a folder nor a name saved in {FOLDER}; {hint}")
+    path = place(argument)
+    return _files_in_folder(path) if path.is_dir() else [path]
 
 
 def _files_in_folder(folder: Path) -> list[Path]:
     """Return the run files in a folder and below. Raises FileError if there are none."""
-    files = [*history.run_files([folder])]
+    files = [*recording.run_files([folder])]
     if not files:
         raise FileError(f"{folder}: the folder contains no run file (.jsonl, .jsonl.gz)")
     return files
@@ -100,27 +81,17 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
     path = history.default_place()
     candidate_paths = {path.resolve() for path in candidates}
     files: dict[Path, None] = {}
-    with history.History(path) as past:
+    with reading.History(path) as past:
         for case in wanted:
             points = past.last(
                 case.case, case.version, case.tier, case.fingerprint, count + _MOST_ADDED * len(candidate_paths)
             )
-            available = [point for point in points if _is_available(Path(point.source.path), candidate_paths)]
+            stored = [(point, Path(point.source.path)) for point in points]
+            available = [point for point, file in stored if file.resolve() not in candidate_paths and file.exists()]
             files |= dict.fromkeys(past.files(available[-count:]))
     if not files:
         raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
-
-
-def _is_available(path: Path, candidate_paths: set[Path]) -> bool:
-    """Return whether a run file exists and is not one of `candidate_paths`, which are resolved."""
-    return path.resolve() not in candidate_paths and path.exists()
-
-
-def names() -> list[str]:
-    """Return the names of the baselines that are saved in the working directory, sorted."""
-    folder = Path(FOLDER)
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def check_name(name: str) -> None:

@@ -29,9 +29,7 @@ def read(path: Path) -> Reading:
 
 @contextmanager
 def garbage_collection_off() -> Iterator[None]:
-    """Switch Python's garbage collector off during the context; it is on again afterwards if it was on before.
-
-    Records and evidence have no reference cycles, and searching for them costs a fifth of the time."""
+    """Switch Python's garbage collector off: evidence has no cycles, and searching costs a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,9 +40,7 @@ def garbage_collection_off() -> Iterator[None]:
 
 
 def read_all(paths: Sequence[Path]) -> list[Reading]:
-    """Return the evidence in each run file, in the order of `paths`; large files are read by one process per core.
-
-    Raises FileError if a file cannot be read or is invalid."""
+    """Return the evidence in each run file, in the order of `paths`; large files are read by one process per core."""
     processors = min(len(os.sched_getaffinity(0)), len(paths))
     if processors < 2 or sum(path.stat().st_size for path in paths if path.exists()) < _LARGE_BYTES:
         return [read(path) for path in paths]
@@ -53,9 +49,7 @@ def read_all(paths: Sequence[Path]) -> list[Reading]:
 
 
 class _ReadingInColumns(NamedTuple):
-    """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long.
-
-    `without_results` is the reading without its results."""
+    """A reading in columns, to be sent between processes: pickling ten thousand small objects takes too long."""
 
     without_results: Reading
     keys: list[Key]

@@ -5,7 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from annotated_types import Interval
 from pydantic import AllowInfNan, StringConstraints, TypeAdapter, ValidationError
@@ -48,10 +48,23 @@ class Damaged(FileError):  # noqa: N818 - the file is damaged
     """SQLite cannot read the database: `gpubench history rebuild` makes it again from the run files."""
 
 
-def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open the history in the file `path`; with `create`, make it if it does not exist.
+class OpenHistory:
+    """A history that is open during the context, or from its creation on; raises FileError and Damaged as `connect`."""
 
-    Committed transactions are on the disk."""
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        self._folder = path.absolute().parent
+        self._connection = connect(path, create=create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open the history in the file `path`; with `create`, make it if it does not exist."""
     with as_file_errors(path):
         refuse_special(path)  # SQLite would take a device for an empty file and write to it
         is_missing = not path.exists()
@@ -122,9 +135,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Turn an error of SQLite in the context into a FileError or Damaged: one line with the file and the next step.
-
-    Errors in the use of SQLite are raised unchanged."""
+    """Turn an error of SQLite in the context into a FileError or Damaged: one line with the file and the next step."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -149,9 +160,7 @@ def damaged(path: Path) -> Damaged:
 
 
 def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
-    """Return a row of the history in `path` after a check of its types and ranges; `types` describes the row.
-
-    Raises Damaged if gpubench cannot have written these values."""
+    """Return a row of the history after a check of its types and ranges. Raises Damaged if one is wrong."""
     try:
         return types.validate_python(row, strict=True)
     except ValidationError as error:
@@ -159,9 +168,7 @@ def checked(types: TypeAdapter[Row], row: object, path: Path) -> Row:
 
 
 def is_on_network(path: Path, mounts: str | None = None) -> bool:
-    """Return whether the folder of a file is on a network file system, by the file system's type (nfs, lustre, …).
-
-    `mounts` is the text of /proc/mounts; None reads it."""
+    """Return whether the folder of a file is on a network file system, by the file system's type (nfs, lustre, …)."""
     if mounts is None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace") if _MOUNTS.exists() else ""
     folder = str(path.absolute().parent.resolve())

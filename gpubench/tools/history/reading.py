@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,7 +16,7 @@ from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
 from gpubench.base import patterns
 from gpubench.model import Better, Tier
 from gpubench.model.limits import Count
-from gpubench.tools.history.database import FileName, Finite, Key, Moment, checked, connect, damaged, reported
+from gpubench.tools.history.database import FileName, Finite, Key, Moment, OpenHistory, checked, damaged, reported
 from gpubench.tools.history.recording import AHEAD_S, full_path
 
 _LINES_OF_CASE = """
@@ -34,30 +33,15 @@ _PAIRS = TypeAdapter(tuple[tuple[str, str], ...])
 
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row.
-
-    `headline` is true for the series that represents its case."""
+    """A line of the history: one series of a case on one kind of device, in all runs; `number` is its row."""
 
     number: int
     line: Line
     headline: bool
 
 
-class History:
-    """A history that is open to read. Opening it raises FileError and Damaged as `database.connect` does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._folder = path.absolute().parent
-        self._connection = connect(path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
+class History(OpenHistory):
+    """A history that is open to read."""
 
     def lines(self, case_patterns: Sequence[str] = (), series: str = "") -> list[StoredLine]:
         """Return the lines of the cases whose id contains one of `case_patterns`, ordered by case.
@@ -90,9 +74,7 @@ class History:
         )
 
     def trend(self, stored: StoredLine, runs: int) -> Trend:
-        """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them.
-
-        Raises Damaged if the line has no points."""
+        """Return the results of a line in its newest `runs` runs, oldest first, and the changes among them."""
         points: list[TrendPoint] = []
         sources: dict[str, None] = {}
         for point in self._newest_points(stored.number):
@@ -124,9 +106,7 @@ class History:
         return tuple(Path(source.path) for source in sources)
 
     def warnings(self, now: float | None = None) -> tuple[str, ...]:
-        """Return sentences that warn of runs with a wrong clock: runs that start in the future, and corrected ones.
-
-        A start is in the future if it is more than AHEAD_S after `now`, in s since 1970, by default the present."""
+        """Return sentences that warn of runs with a wrong clock: runs that start in the future, and corrected ones."""
         limit = (time.time() if now is None else now) + AHEAD_S
         ((future, ahead),) = self._fetch_all("SELECT total(at > ?), total(ahead_s > 0) FROM runs", (limit,))
         messages = []
@@ -141,9 +121,7 @@ class History:
         return tuple(messages)
 
     def _newest_points(self, number: int, limit: float = float("inf"), count: int = -1) -> Iterator[TrendPoint]:
-        """Yield the newest results of the line with this row number, the newest first.
-
-        `limit` is the latest start of a run in s since 1970; a negative `count` gives all."""
+        """Yield the newest results of a line, the newest first; a negative `count` gives all."""
         query = (
             f"SELECT {_POINT} FROM points JOIN runs ON runs.id = run WHERE line = ? AND points.at <= ? "
             "ORDER BY points.at DESC, run DESC, replicate DESC LIMIT ?"

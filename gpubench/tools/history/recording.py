@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -18,8 +17,8 @@ from gpubench.base import units
 from gpubench.base.errors import FileError
 from gpubench.model import Manifest, Run
 from gpubench.model.store import read_run
-from gpubench.tools.history.database import Damaged, FileName, Key, checked, connect, reported, transaction
-from gpubench.tools.history.places import place_of
+from gpubench.tools import history
+from gpubench.tools.history.database import Damaged, FileName, Key, OpenHistory, checked, reported, transaction
 
 AHEAD_S = 300.0  # a run that starts this much after its file was written had a wrong clock
 _SUFFIXES = ("*.jsonl", "*.jsonl.gz")
@@ -30,10 +29,7 @@ _SOURCE_ROW = TypeAdapter(tuple[str, FileName])
 
 @dataclass(frozen=True, slots=True)
 class RecordedFile:
-    """How a run file was recorded, with the number of results in it.
-
-    The state is `new`, `updated` (the file has more results than were recorded), `known` (already recorded), or
-    `refused`; the warning then gives the reason."""
+    """How a run file was recorded: `known` if it had been before, `refused` with the reason as a warning."""
 
     path: Path
     state: Literal["new", "updated", "known", "refused"]
@@ -41,28 +37,15 @@ class RecordedFile:
     warnings: tuple[str, ...] = ()
 
 
-class HistoryRecorder:
-    """Records runs in the history in the file `path`, which it makes with its folder if needed; use it as a context.
-
-    Raises FileError if the folder cannot be made, and FileError and Damaged as `database.connect` does."""
+class HistoryRecorder(OpenHistory):
+    """Records runs in the history in the file `path`, which it makes with its folder if needed."""
 
     def __init__(self, path: Path) -> None:
-        """Open the history in the file `path`, and make it with its folder if needed."""
-        self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"{path.parent}: {error.strerror}; set GPUBENCH_HISTORY to another file") from error
-        self._folder = path.absolute().parent
-        self._connection = connect(path, create=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
+        super().__init__(path, create=True)
 
     def record(self, file: Path, run: Run | None = None, *, anew: bool = False) -> RecordedFile:
         """Record a run file and return how it was recorded; of two copies of a run, the one with more results counts.
@@ -83,10 +66,7 @@ class HistoryRecorder:
     def _write_run(
         self, key: str, file: Path, run: Run, at: float, ahead_s: float, run_entries: Sequence[Entry]
     ) -> Literal["new", "updated", "known"]:
-        """Write a run into the tables, unless they have all of its results, and return the resulting state.
-
-        `key` identifies the run, and `run_entries` are its figures. `at` is its start in s since 1970, and `ahead_s` is
-        by how much the clock was ahead, which `at` does not contain any more. The caller holds a transaction."""
+        """Write a run into the tables, unless they have all of its results; the caller holds a transaction."""
         row = self._connection.execute("SELECT id, path, results FROM runs WHERE key = ?", (key,)).fetchone()
         stored = checked(_RUN_ROW, row, self.path) if row else None
         if stored and stored[2] >= len(run.results):
@@ -231,10 +211,8 @@ def _run_key(run: Run) -> str:
 
 
 def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
-    """Record a run that has just been measured in the history for its file, if there is one, and return warnings.
-
-    It raises no FileError: an error of the history becomes a warning, because the run file is complete."""
-    place = place_of(file)
+    """Record a run that has just been measured in the history, if there is one; an error becomes a warning."""
+    place = history.place_of(file)
     if place is None:
         return ()
     try:
@@ -245,9 +223,7 @@ def record_measured_run(file: Path, run: Run) -> tuple[str, ...]:
 
 
 def run_files(places: Sequence[Path]) -> Iterator[Path]:
-    """Yield these files, and all run files (.jsonl, .jsonl.gz) in these folders and below, sorted in each folder.
-
-    Raises FileError if a path does not exist."""
+    """Yield these files, and all run files (.jsonl, .jsonl.gz) in these folders and below, sorted in each folder."""
     for place in places:
         if place.is_dir():
             yield from sorted({path for suffix in _SUFFIXES for path in place.rglob(suffix) if path.is_file()})
@@ -258,9 +234,7 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
 
 
 def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool = False) -> Iterator[RecordedFile]:
-    """Record these files one after the other and yield how each was recorded; an invalid file is `refused`.
-
-    `anew` replaces runs that are already recorded."""
+    """Record these files one after the other and yield how each was recorded; an invalid file is `refused`."""
     for file in files:
         try:
             yield recorder.record(file, anew=anew)
@@ -269,9 +243,7 @@ def record_files(recorder: HistoryRecorder, files: Iterable[Path], *, anew: bool
 
 
 def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[RecordedFile], int]:
-    """Record again all run files in `places`, in the history's folder, and in the history itself.
-
-    Runs whose file does not exist any more, or is refused, are deleted."""
+    """Record again all run files in `places`, in the history's folder, and in the history itself."""
     files = [*run_files([recorder.path.absolute().parent, *places]), *filter(Path.exists, recorder.sources().values())]
     records = list(record_files(recorder, dict.fromkeys(file.resolve() for file in files), anew=True))
     refused = {record.path for record in records if record.state == "refused"}
@@ -281,9 +253,7 @@ def refill(recorder: HistoryRecorder, places: Sequence[Path]) -> tuple[list[Reco
 
 
 def open_for_rebuild(path: Path) -> tuple[HistoryRecorder, Path | None]:
-    """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None.
-
-    A damaged history is replaced by an empty one. Raises FileError if the history cannot be opened or moved."""
+    """Return a recorder to rebuild a history with, and the path to which a damaged history was moved, else None."""
     try:
         recorder = HistoryRecorder(path)
         with contextlib.ExitStack() as cleanup:

@@ -11,7 +11,7 @@ import psutil
 
 from gpubench import plugins
 from gpubench.base import clean, units
-from gpubench.base.errors import Unavailable
+from gpubench.base.errors import GpubenchError, Unavailable
 from gpubench.measuring.channel import Child, to_parent
 from gpubench.model import Device
 from gpubench.plugins.collector import Collector, DeviceProcess, ListsProcesses, ProcessSource
@@ -61,6 +61,14 @@ def main() -> None:
         channel.send(ProcessTable(tuple(_cells(device, process) for device, process in processes)))
         if channel.poll(PERIOD_S):
             return
+
+
+def processes_on(device: Device) -> int | None:
+    """Return the number of processes that use a device, or None if no collector on this machine can list them."""
+    for name, source, _ in _open_sources([device]):
+        with contextlib.suppress(GpubenchError), contextlib.closing(source):
+            return len(plugins.call_library(name, partial(source.read, device)))
+    return None
 
 
 def _open_sources(devices: Sequence[Device]) -> Iterator[tuple[str, ProcessSource, Device]]:

@@ -9,10 +9,12 @@ import importlib.util
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from gpubench import DISTRIBUTION, marks
@@ -22,9 +24,11 @@ from gpubench.base.errors import FileError, GpubenchError
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
 from gpubench.model.store import read_run
-from gpubench.tools.profile import detection, inside, nvtx, results, traced
+from gpubench.tools.profile import detection, inside, results, traced
 from gpubench.tools.profile.program import Program, ProgramEnd, cannot_run, check_executable, watching_signals
 
+_NVTX = "NVTX_INJECTION64_PATH"  # the library that NVTX 2 and 3 load at the program's first call
+_COMPILE_S = 20.0
 _WRITTEN_EVERY = 8  # readings of the process tree, one per 0.25 s: samples are written to the disk every 2 s
 
 
@@ -54,9 +58,7 @@ def profile(
     environment: Mapping[str, str] | None = None,
     trace: bool = False,
 ) -> ProgramProfile:
-    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run.
-
-    `path` is the run file."""
+    """Run a program to its end, sample its devices into a new run file, and return its exit status and its run."""
     environment = dict(os.environ if environment is None else environment)
     command = tracing_command(command) if trace else command
     check_executable(command, environment)
@@ -74,9 +76,7 @@ def profile(
 
 
 class _ProfileFile:
-    """The run file while the program runs: if the disk is full, the file ends, and the program continues.
-
-    `warnings` has the reason then, and later calls write nothing."""
+    """The run file while the program runs; after an error, such as a full disk, nothing is written any more."""
 
     def __init__(self, recording: Recording, path: Path) -> None:
         self.path = path
@@ -117,8 +117,9 @@ def _run_and_record(
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         marked = Path(folder, "marks")
         marked.touch()
-        nvtx_setup = nvtx.prepare(environment, Path(folder))
-        environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder, **nvtx_setup.variables}
+        library, problem = nvtx_library(environment, Path(folder))
+        environment = {**environment, marks.VARIABLE: str(marked), inside.VARIABLE: folder}
+        environment |= {_NVTX: str(library)} if library else {}
         try:
             program, ended = _run_and_sample(command, environment, file, manifest.started_at)
         except GpubenchError:
@@ -133,14 +134,35 @@ def _run_and_record(
         file.write(traced.events(trace, numbered, manifest.settings.devices, manifest.started_at))
     file.finish(program_results)
     untraced = (f"nothing was traced: {trace.reason}",) if trace and trace.reason else ()
-    warnings = (*nvtx_setup.warnings, *untraced, *file.warnings)
+    unmarked = (f"NVTX ranges are not recorded: {problem}",) if problem else ()
+    warnings = (*unmarked, *untraced, *file.warnings)
     return ProgramProfile(ended.status, read_run(file.path) if not file.warnings else None, warnings)
 
 
-def tracing_command(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a Python script with tracing in this Python interpreter.
+def nvtx_library(environment: Mapping[str, str], folder: Path) -> tuple[Path | None, str]:
+    """Compile the library that records NVTX ranges into `folder`; return its path, or None and the reason."""
+    if environment.get(_NVTX):
+        return None, f"{_NVTX} names another tool; unset it"
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None, "install a C compiler (cc) to record them"
+    source, library = folder / "nvtx.c", folder / "libgpubench-nvtx.so"
+    source.write_bytes(files("gpubench.tools.profile").joinpath("nvtx.c").read_bytes())
+    arguments = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
+    try:
+        compilation = subprocess.run(
+            arguments, capture_output=True, encoding="utf-8", errors="replace", timeout=_COMPILE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"{compiler} failed ({error})"
+    if compilation.returncode:
+        reason = (compilation.stderr.strip().splitlines() or [f"status {compilation.returncode}"])[-1]
+        return None, f"{compiler} failed ({reason})"
+    return library, ""
 
-    `command` is the script with its arguments, or this interpreter, the script and its arguments."""
+
+def tracing_command(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a script, or this interpreter with a script, with tracing in this interpreter."""
     if Path(command[0]).name.startswith("python") and len(command) > 1:
         python = shutil.which(command[0])
         if python is None or Path(python).absolute().parent != Path(sys.executable).parent:

@@ -28,9 +28,7 @@ _ACTIVITY = (
 
 
 def changes(tracks: Sequence[Track], begin: float, end: float) -> list[float]:
-    """Return the moments between `begin` and `end`, in s and ascending, at which a new phase begins.
-
-    `tracks` are the samples of all counters, with times in s."""
+    """Return the moments between `begin` and `end`, in s and ascending, at which a new phase begins."""
     series = [activity for track in tracks if (activity := _activity_of(track, begin, end))]
     bins = int(min(_BINS, (end - begin) / _LEAST_BIN_S))
     if not series or bins < 2:

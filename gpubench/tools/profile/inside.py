@@ -51,9 +51,7 @@ class CuptiUnavailable(Exception):  # noqa: N818 - CUPTI is unusable
 
 
 def load() -> ctypes.CDLL:
-    """Load the CUPTI library that cupti-python installs, else the system's, and return it.
-
-    Call this before the program loads another CUPTI. Raises CuptiUnavailable if neither can be loaded."""
+    """Load the CUPTI library that cupti-python installs, else the system's, and return it."""
     import nvidia
 
     installed = [str(path) for base in nvidia.__path__ for path in Path(base).glob("*/lib/libcupti.so.*")]
@@ -66,9 +64,7 @@ def load() -> ctypes.CDLL:
 
 
 def layouts() -> list[Layouts]:
-    """Return a set of record layouts for each combination of versions that cupti-python knows, newest first.
-
-    A set has the NumPy type of a record by activity kind (CUpti_ActivityKind)."""
+    """Return record layouts by activity kind for each combination of versions that cupti-python knows, newest first."""
     from cupti import cupti
 
     versions_of_kinds = []
@@ -88,12 +84,9 @@ def layouts() -> list[Layouts]:
 
 
 class RecordDecoder:
-    """Decodes buffers of CUPTI's records; `name_of` returns the text at an address of this process.
-
-    Each version of CUPTI has its own layout of records."""
+    """Decodes buffers of CUPTI's records, whose layout each version changes; `name_of` reads the text at an address."""
 
     def __init__(self, versions: Sequence[Layouts], name_of: Callable[[int], str]) -> None:
-        """Take the layouts of each version, the newest first, and a function that reads a name at an address."""
         self._versions = list(versions)
         self._layouts = self._versions[0]
         self._is_narrowed = False  # whether `_versions` holds only layouts that fit the kernels seen
@@ -103,9 +96,7 @@ class RecordDecoder:
         self.unknown = 0  # number of buffers that no version fits
 
     def events(self, buffer: Bytes) -> npt.NDArray[Any]:
-        """Return the records of a buffer as an array of EVENT, shape (records,), grouped by kind.
-
-        The array is empty if no version fits; `unknown` then counts the buffer."""
+        """Return the records of a buffer as an array of EVENT; if no version fits, none, and `unknown` counts it."""
         offsets = self._record_offsets(buffer)
         self.unknown += not offsets
         parts = [
@@ -177,10 +168,7 @@ def _record_offsets(buffer: Bytes, layouts: Layouts) -> dict[int, list[int]]:
 
 
 class Tracer:
-    """Records kernels and copies with CUPTI's activity API in this process, from `start` to `stop`, into `folder`.
-
-    The files are `events` (an array of EVENT), `names` (JSON texts, one per line), `raw`, and `about`, the
-    description."""
+    """Records kernels and copies with CUPTI's activity API, from `start` to `stop`, into files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         """Load CUPTI and open the files of the trace; raises CuptiUnavailable if CUPTI cannot be used."""
@@ -212,9 +200,7 @@ class Tracer:
         self._describe("the program ended (by os._exit or a signal) before its records could be read")
 
     def stop(self) -> None:
-        """Stop recording, decode all records and write their events.
-
-        Raises CuptiUnavailable if CUPTI's clock cannot be read."""
+        """Stop recording, decode all records and write their events."""
         self._lib.cuptiActivityFlushAll(_FORCED)
         for kind in _KINDS:
             self._lib.cuptiActivityDisable(kind)
@@ -277,19 +263,14 @@ class Tracer:
 
 
 def write_description(folder: Path, about: dict[str, Any]) -> None:
-    """Replace the description of the trace in the folder atomically by `about`, written as JSON.
-
-    `about` has `clocks` (pairs of moments in ns: CUPTI's clock, CLOCK_MONOTONIC), `dropped` (number of records),
-    `unknown` (number of buffers) and `reason`."""
+    """Replace the description of the trace in the folder atomically by `about`, written as JSON."""
     partial = folder / "about.part"
     partial.write_text(json.dumps(about), encoding="utf-8")
     partial.replace(folder / "about")
 
 
 def main() -> None:
-    """Run the Python script that the arguments name, as Python would, and trace it if CUPTI can be used.
-
-    The trace goes to the folder that the variable GPUBENCH_TRACE names."""
+    """Run the Python script that the arguments name, as Python would, and trace it into the folder GPUBENCH_TRACE."""
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     folder = Path(os.environ[VARIABLE])

@@ -30,9 +30,7 @@ class CannotRun(GpubenchError):  # noqa: N818 - the program is not started
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """How a program ended: `status` as a shell gives it, which is 128 + n if signal n killed it.
-
-    `killed_by` is the name of that signal, else empty. `begin` and `end` are seconds of CLOCK_MONOTONIC."""
+    """How a program ended: `status` as a shell gives it, 128 + n if the signal `killed_by` ended it."""
 
     status: int
     killed_by: str
@@ -50,9 +48,7 @@ class ProgramEnd:
 
 
 class Program:
-    """A running program. Create it inside `watching_signals`, which blocks the signals that `wait` reads.
-
-    `marks` are the times at which the program or the user sent the mark signal, in s of CLOCK_MONOTONIC."""
+    """A running program; create it inside `watching_signals`. `marks` are the times of the mark signal."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> None:
         """Start a program whose signal mask is `mask`. Raises CannotRun if the program cannot be run."""
@@ -66,9 +62,7 @@ class Program:
             raise cannot_run(command[0], error) from error
 
     def wait(self, seconds: float) -> ProgramEnd | None:
-        """Wait at most `seconds` for the program to end, and return how it ended; None if it still runs.
-
-        Meanwhile, marks are recorded and other signals forwarded."""
+        """Wait at most `seconds` for the program to end, forwarding signals; return how it ended, None if it runs."""
         deadline = time.monotonic() + seconds
         while True:
             info = signal.sigtimedwait(_WATCHED, max(deadline - time.monotonic(), 0.0))
@@ -106,9 +100,7 @@ class Program:
 
 @contextlib.contextmanager
 def watching_signals() -> Iterator[set[signal.Signals]]:
-    """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets.
-
-    Afterwards, pending signals of this kind are dropped, and the mask is restored."""
+    """Block the signals that `Program.wait` reads, and yield the previous signal mask, which the program gets."""
     previous = signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
     )  # if SIGCHLD were ignored, the kernel would keep no exit status
@@ -123,9 +115,7 @@ def watching_signals() -> Iterator[set[signal.Signals]]:
 
 
 def check_executable(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise CannotRun if the program of a command does not exist or is not executable.
-
-    A name without a slash is searched for in the PATH of `environment`, as execvp does."""
+    """Raise CannotRun if the program of a command does not exist or is not executable."""
     name = command[0]
     folders = [""] if "/" in name else environment.get("PATH", os.defpath).split(":")
     candidates = [os.path.join(folder, name) for folder in folders]  # noqa: PTH118 - as execvp looks for it

@@ -18,9 +18,7 @@ MOST_TIMES = 20_000  # spans of one phase in the file, the first ones: a record 
 
 
 def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Result:
-    """Return the result of the whole program: duration, processor time and memory, including its children.
-
-    `devices` are the ids of the sampled devices."""
+    """Return the result of the whole program: duration, processor time and memory, including its children."""
     failure = ended.failure
     seconds = ended.end - ended.begin
     return Result(
@@ -40,9 +38,7 @@ def program_result(ended: ProgramEnd, devices: Sequence[str], zero: float) -> Re
 
 
 def marked_results(spans: Sequence[Span], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return a result for each name of marked phases, with all spans of that name, in the order of first use.
-
-    Of more than MOST_NAMES names, it keeps the names with the longest total time."""
+    """Return a result for each name of marked phases, in the order of first use; the longest names are kept."""
     spans_by_name: dict[str, list[Span]] = {}
     for span in spans:
         spans_by_name.setdefault(span.name, []).append(span)
@@ -62,9 +58,7 @@ def _marked_phase(name: str, spans: Sequence[Span], devices: Sequence[str], zero
 
 
 def consecutive_results(name: str, edges: Sequence[float], devices: Sequence[str], zero: float) -> list[Result]:
-    """Return a result for each span between two neighbouring `edges`, numbered from 1.
-
-    `edges` are in s of CLOCK_MONOTONIC and ascend."""
+    """Return a result for each span between two neighbouring `edges` (s, ascending), numbered from 1."""
     return [
         _phase_result(Case(phases.SUITE, name, (("number", number),)), [(begin, end)], devices, zero)
         for number, (begin, end) in enumerate(itertools.pairwise(edges), 1)

@@ -34,9 +34,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of a traced program in order of start, with their times in seconds of CLOCK_MONOTONIC.
-
-    `start` and `end` have the same shape."""
+    """The events of a traced program in order of start, with their times in seconds of CLOCK_MONOTONIC."""
 
     events: npt.NDArray[Any]
     start: Floats
@@ -100,9 +98,7 @@ def readable_name(name: str) -> str:
 
 
 def brief(name: str) -> str:
-    """Return the name of a kernel without return type, namespaces, template arguments and parameters.
-
-    It has at most 80 characters."""
+    """Return the name of a kernel, up to 80 characters, without types, namespaces and parameters."""
     bare, before = name, ""
     while bare != before:  # from the innermost brackets out
         bare, before = re.sub(r"<[^<>]*>|\([^()]*\)", "", bare), bare
@@ -110,9 +106,7 @@ def brief(name: str) -> str:
 
 
 def results(trace: Trace, devices: Sequence[str], zero: float) -> list[Result]:
-    """Return the results of each traced device: where its time went, its longest kernels, and its copies by kind.
-
-    `devices` are the ids of the devices of the run; other devices are left out."""
+    """Return the results of each traced device: where its time went, its longest kernels, and its copies by kind."""
     device_results: list[Result] = []
     for ordinal in np.unique(trace.events["device"]).tolist():
         device = f"cuda:{ordinal}"
@@ -197,9 +191,7 @@ def _event_result(
 def events(
     trace: Trace, numbered_results: Sequence[tuple[int, Result]], devices: Sequence[str], zero: float
 ) -> list[Samples]:
-    """Return the first MOST_EVENTS events as samples of each device, for a timeline.
-
-    The columns are duration (s), stream, and the number of the result."""
+    """Return the first events as samples of each device, for a timeline: duration, stream and number of the result."""
     kernels = {
         dict(result.notes)["name"]: number for number, result in numbered_results if result.case.name == "kernel"
     }
@@ -228,9 +220,7 @@ def _none_for_nan(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
 
 
 def covered_seconds(start: Floats, end: Floats) -> float:
-    """Return the time in s that is covered by at least one of the intervals from `start` to `end`.
-
-    Both are in s, of shape (intervals,), and `start` ascends. Without an interval it is 0."""
+    """Return the time in s that at least one interval from `start` (ascending) to `end` covers."""
     if not len(start):
         return 0.0
     covered = np.maximum.accumulate(end)
@@ -239,9 +229,7 @@ def covered_seconds(start: Floats, end: Floats) -> float:
 
 
 def uncovered_gaps(start: Floats, end: Floats) -> Floats:
-    """Return the lengths in s of the gaps between intervals that no interval covers, in order of time.
-
-    `start` and `end` are in s, of shape (intervals,), and `start` ascends."""
+    """Return the lengths in s of the gaps between intervals, which are in order of `start`."""
     gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
     return gaps[gaps > 0]
 
@@ -265,9 +253,7 @@ COUNTERS = (CPU, MEMORY)
 
 
 class ProcessTree:
-    """Reads a process and its descendants; a child whose parent has ended is no longer found.
-
-    `zero` is the start of the run in s of CLOCK_MONOTONIC, from which the times of the samples count."""
+    """Reads a process and its descendants; a child whose parent has ended is no longer found."""
 
     def __init__(self, pid: int, zero: float) -> None:
         self._pid = pid

@@ -1,0 +1,54 @@
+"""On a real GPU (`pytest -m gpu`): each case of two inputs passes with both, and finds a copy of an earlier answer."""
+
+from typing import Any
+
+import pytest
+from _earlier import check_in_turn, with_earlier_answers
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
+from gpubench.measuring import inventory
+
+pytestmark = pytest.mark.gpu
+
+
+def arrays_without_a_stage(task: Any) -> list[Any]:
+    """Return the results that a task overwrites itself, because they get bytes that no result has: C, or all Y."""
+    holder = getattr(task.check, "__self__", None)
+    return [getattr(holder, name) for name in ("c", "y") if hasattr(holder, name)]
+
+
+def is_found(task: Any, gpu: Any) -> bool:
+    """Return whether the check finds earlier answers, or True if the arrays of the answers are not known here."""
+    own = arrays_without_a_stage(task)
+    if not own and not any(stage.outputs for stage in task.stages.values()):
+        return True
+    try:
+        check_in_turn(with_earlier_answers(task, *own), gpu)
+    except WrongAnswer:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "gemm", "tensor", "latency", "inference", "compilers", "ipc"])
+def test_every_case_of_one_rank_finds_a_copy_of_its_earlier_answer(gpu: Any, name: str) -> None:
+    suite, facts = plugins.load("suites", name), inventory.facts()
+    target = Target(facts, gpu.device, "smoke")
+    tried, missed = [], []
+    for case in (case for case in suite.cases(target) if (case.ranks, case.devices) == (1, 1)):
+        try:
+            task = suite.build(Bench(gpu, case, target, suite.package, 1, devices=(gpu.device,)))
+        except (Skip, Unavailable):
+            continue
+        if any(stage.inputs for stage in task.stages.values()):
+            tried.append(case.id)
+            check_in_turn(task, gpu)
+            missed += [] if is_found(task, gpu) else [case.id]
+        gpu.synchronize()
+        task.close()
+        del task
+        gpu.release()
+    assert missed == []
+    assert tried

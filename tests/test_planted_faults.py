@@ -1,0 +1,39 @@
+"""Faults planted by somebody who did not write the engine are seen: `bash ci/study.sh planted_faults` has them all."""
+
+import pytest
+from planted_faults import PASSED, machine_entries, machine_run, rank_entries, suite_entries
+
+FAULTS = {
+    "every second call is idle": "wrong-answer",
+    "idle from some call on": "wrong-answer",
+    "idle when called again at once": "wrong-answer",
+    "idle while one word of the output is right": "skipped-work",
+    "a random page is missing in each call": "wrong-answer",
+    "the answer of every input is kept": "skipped-work",
+    "the inputs never change": "unchecked",
+    "the poisoning does the work": "wrong-answer",
+    "the lead does the work": "wrong-answer",
+    "a graph leaves out every second call": "wrong-answer",
+    "a graph leaves out writes that a later call overwrites": "dropped-calls",
+    "all passes become one": "dropped-passes",
+    "the device counts half of the seconds": "device-clock",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen_by_the_check_that_is_meant_for_it(name):
+    assert machine_run(name, "clockwork", 3)[0] == FAULTS[name]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_task_without_a_fault_passes(seed):
+    assert machine_run("healthy", "clockwork", seed)[0] == PASSED
+
+
+PLACES = [*machine_entries(), *suite_entries(), *rank_entries()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", PLACES, ids=lambda entry: f"{entry.name} ({entry.where})")
+def test_every_place_of_the_study_passes_without_its_fault(entry):
+    assert entry.run(0, True) in (PASSED, "unchecked", "true figure")
