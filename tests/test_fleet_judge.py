@@ -147,7 +147,7 @@ def test_fewer_than_five_gpus_cannot_be_judged_and_the_message_says_what_to_do()
     judgement = judged(2, 1)
     assert fleet_status(judgement) == 4
     assert fleet_text.fleet_answer(judgement).startswith("cannot be judged: 2 comparable GPUs (")
-    assert fleet_text.fleet_answer(judgement).endswith("compare them with --baseline or --floor")
+    assert "compare them with --baseline or --floor; the largest difference: gpu0" in fleet_text.fleet_answer(judgement)
 
 
 def test_missing_nodes_fail_a_strict_judgement_only():

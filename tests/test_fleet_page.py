@@ -502,6 +502,7 @@ def test_the_medians_of_each_node_of_a_small_fleet_and_their_ratio_are_shown_pro
 def test_the_terminal_shows_the_medians_of_two_nodes_and_their_ratio(call):
     done = call("fleet", "judge", Path(__file__).parent / "recordings/fleet/link-loaded")
     assert done.returncode == 4
+    assert "; the largest difference: vm-1 has 49.2 % of the rate of vm-0 in bandwidth/d2h[" in done.stdout
     assert "medians of each node" in done.stdout
     assert re.search(r"bandwidth/d2h.*54\.99 GB/s +27\.05 GB/s +49\.2 %", done.stdout)
 

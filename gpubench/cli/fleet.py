@@ -52,7 +52,11 @@ Baseline = Annotated[
 ]
 Floor = Annotated[bool, typer.Option("--floor", help="Compare each GPU with the floors of its model (docs/gate.md).")]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit with status 4 if a node is missing or a suspect was not measured again.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit with status 4 if a node is missing, settings differ, or a component is suspect or too fast.",
+    ),
 ]
 Reports = Annotated[
     list[Path] | None,

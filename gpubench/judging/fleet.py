@@ -152,7 +152,7 @@ class FleetCase:
     `nodes` has the medians of each node in a fleet of two to seven, and is empty in others."""
 
     RECORD: ClassVar[str] = (
-        "case family unit components median spread_fraction=spread smallest_detectable_fraction=detectable nodes"
+        "case family unit components median spread_fraction=spread smallest_detectable_fraction=detectable better nodes"
     )
     case: Word
     family: Word
@@ -162,6 +162,7 @@ class FleetCase:
     spread: float
     detectable: float
     nodes: tuple[NodeMedian, ...] = ()
+    better: Better = "more"
 
     @property
     def ratio(self) -> float:

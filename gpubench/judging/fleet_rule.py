@@ -278,7 +278,7 @@ def _cases(group: ComparableGroup, members: Sequence[Member], detectable: Matrix
         medians = tuple(NodeMedian(place, stats.median(of_unit)) for place, of_unit in of_units if of_unit)
         medians = medians if 1 < len(medians) <= _MOST_SMALL else ()
         figures = stats.median(values), stats.noise(values), smallest
-        cases.append(FleetCase(key.case, key.family, key.unit, len(values), *figures, medians))
+        cases.append(FleetCase(key.case, key.family, key.unit, len(values), *figures, medians, key.better))
     return tuple(cases)
 
 

@@ -37,7 +37,8 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         return f"{plural(len(failed), 'component')} with failed cases: {failure_text(failed[0])}{more}"
     if not judgement.is_judged:
-        return f"cannot be judged: {judgement.notes[0] if judgement.notes else 'no node answered'}"
+        why = judgement.notes[0] if judgement.notes else "no node answered"
+        return f"cannot be judged: {why}{_largest_difference(judgement)}"
     slow = judgement.of("confirmed") or judgement.of("suspect")
     if not slow:
         components = sum(standing.state != "not compared" for standing in judgement.standings)
@@ -49,6 +50,17 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     if slow[0].state == "confirmed":
         return f"{plural(len(slow), 'slow component')}, confirmed: {names}{more}"
     return f"{plural(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
+
+
+def _largest_difference(judgement: FleetJudgement) -> str:
+    """Return the case of a small fleet in which two nodes differ most, as a clause after a semicolon, or nothing."""
+    cases = [case for group in judgement.groups for case in group.cases if case.nodes]
+    if not cases:
+        return ""
+    case = min(cases, key=lambda case: case.ratio)
+    low, high = (side(case.nodes, key=lambda node: node.median).place.text for side in (min, max))
+    slow, fast = (low, high) if case.better == "more" else (high, low)
+    return f"; the largest difference: {slow} has {units.percent(case.ratio)} of the rate of {fast} in {case.case}"
 
 
 def suspect_text(suspect: Suspect) -> str:

@@ -43,6 +43,12 @@ _FAMILY_FREEDOM = 8.0  # the most degrees of freedom that the other cases of a f
 # curve), and last the exponential curve; their probabilities beforehand; and the probabilities of each curve of the
 # slow side together with each of the fast side, which have the same curve with a probability of one half.
 _FREEDOMS = (1e6, 6.0, 3.0)
+_DENSITIES = np.array(  # the logarithms of the densities of their absolute values at 0
+    [
+        math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) + math.log(4 / math.pi / freedom) / 2
+        for freedom in _FREEDOMS
+    ]
+)
 _OF_CURVES = np.array([0.4, 0.15, 0.3, 0.15])
 PRIORS = (np.diag(_OF_CURVES) + np.outer(_OF_CURVES, _OF_CURVES)) / 2
 _DOUBT = 10.0  # several scores together must be less probable by this factor each: their curve is only estimated
@@ -204,8 +210,9 @@ def _scores(centred: Matrix, inside: Mask, errors: Matrix, pools: Matrix, least_
 def _score_limits(scores: _Scores, inside: Mask, usable: Mask, limits: Limits) -> tuple[Matrix, Matrix, Matrix]:
     """Return the limits of the scores of slow and of fast components, and how probable each pair of curves is."""
     count = max(1, int(np.isfinite(scores.slowdown[usable]).sum()))
-    rounded, places = np.unique(np.round(scores.freedom, 1), return_inverse=True)
-    student = stats.student_quantile(rounded, 2 * limits.alpha / count)[places].reshape(scores.freedom.shape)
+    whole, places = np.unique(np.floor(scores.freedom), return_inverse=True)
+    quantiles = [_quantile(freedom, limits.alpha / count) for freedom in whole.tolist()]
+    student = np.array(quantiles)[places].reshape(scores.freedom.shape)
     score = scores.slowdown / scores.error
     sides = [side[side > 0] for side in (score[inside], -score[inside])]
     if min(map(len, sides)) < _LEAST_TAIL:
@@ -241,18 +248,19 @@ def _limit(weights: Vector, scales: Vector, peaks: Vector, count: int, alpha: fl
 
 def _fits(scores: Vector) -> tuple[Vector, Vector]:
     """Return the scale and the logarithm of the likelihood of each curve for the scores of one side, all positive."""
-    scales, likelihoods = [], []
-    for freedom in _FREEDOMS:
-        square = float((scores**2).mean())
-        for _ in range(_FIT_ROUNDS):
-            square = float(((freedom + 1) / (freedom + scores**2 / square) * scores**2).mean())
-        constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
-        density = math.log(2) + constant - math.log(square) / 2
-        kernel = float((np.log1p(scores**2 / square / freedom)).mean()) * (freedom + 1) / 2
-        likelihoods.append((density - kernel) * len(scores))
-        scales.append(math.sqrt(square))
-    mean = float(scores.mean())
-    return np.array([*scales, mean]), np.array([*likelihoods, -(math.log(mean) + 1) * len(scores)])
+    freedom, squares = np.array(_FREEDOMS)[:, None], scores[None, :] ** 2
+    scale = np.full_like(freedom, squares.mean())
+    for _ in range(_FIT_ROUNDS):
+        scale = ((freedom + 1) / (freedom + squares / scale) * squares).mean(axis=1, keepdims=True)
+    kernel = np.log1p(squares / scale / freedom).mean(axis=1) * (freedom[:, 0] + 1) / 2
+    densities = _DENSITIES - np.log(scale[:, 0]) / 2 - kernel
+    mean = scores.mean()
+    return np.append(np.sqrt(scale[:, 0]), mean), np.append(densities, -np.log(mean) - 1) * len(scores)
+
+
+@functools.lru_cache(maxsize=4096)
+def _quantile(freedom: float, tail: float) -> float:
+    return float(stats.student_quantile(np.array([freedom]), 2 * tail)[0])
 
 
 @functools.cache
