@@ -56,9 +56,9 @@ def _run() -> int:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"gpubench {__version__}\n")
         return 0
-    from gpubench.base import installation
-
     if not {"-h", "--help"} & set(sys.argv):
+        from gpubench.base import installation
+
         limits.check()
         installation.check()
     from gpubench.cli import call

@@ -320,7 +320,8 @@ class Blocks:
         spread = case.spread
         details: dict[str, Any] | None = None
         packed: int | None = None
-        if self.room.opens(spread):
+        figures = figure_cells(case)
+        if self.room.opens(spread) and spread.status != "skipped":
             details = _details(self.summary, spread)
             if not self.room.inline:
                 self.packed.append(fragment("case.html", "more", details))
@@ -333,7 +334,8 @@ class Blocks:
             "link": link(anchor),
             "status": spread.status,
             "state": case.ended or spread.status,
-            "figures": figure_cells(case),
+            "figures": figures,
+            "is_empty": set(figures) == {_NONE},
             "beside": secondary_text(self.summary.secondary_figures(spread)) if spread.figure else "",
             "reason": reason_text(spread),
             "details": details,

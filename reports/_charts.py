@@ -186,6 +186,11 @@ class Chart:
     beside: bool = False
     zoom: int | None = None  # the index of the chart's numbers, from which the script draws a zoomable chart
 
+    @property
+    def flips(self) -> bool:
+        """Whether the first table, which is wide and low, stands turned beside the drawing."""
+        return self.full and not self.beside and len(self.tables[0].heads) >= 7 and len(self.tables[0].rows) <= 4
+
 
 def curve(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return a line chart for each unit of the view's points, with a line for each value of the axes `view.by`.
@@ -197,7 +202,7 @@ def curve(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
 
 def _curve(points: Sequence[gb.Point], view: gb.View) -> list[Chart]:
     """Return the line chart of `points` in a list, which is empty if they have fewer than three distinct x."""
-    drawn = gb.view_lines(points, view)
+    drawn = sorted(gb.view_lines(points, view), key=lambda line: len(line.points) < FEWEST_POINTS)
     if len({x for line in drawn for x, _ in line.points}) < FEWEST_POINTS:
         return []
     visible = [point for line in drawn for _, point in line.points]
@@ -209,13 +214,17 @@ def _curve(points: Sequence[gb.Point], view: gb.View) -> list[Chart]:
         peak_line(peak, drawn, across, up),
     ]
     has_tooltips = len(visible) <= MOST_TOOLTIPS
+    colours = [
+        svg.colour(index) + (" dots" if len(line.points) < FEWEST_POINTS else "") for index, line in enumerate(drawn)
+    ]
     parts += [
-        line_of(line, svg.colour(index), across, up, has_tooltips=has_tooltips) for index, line in enumerate(drawn)
+        line_of(line, colour, across, up, has_tooltips=has_tooltips)
+        for line, colour in zip(drawn, colours, strict=True)
     ]
     labels = [line.label for line in drawn]
     description = f"{view.title}: {_range_text(visible)} over {gb.units.axis_label(view.x)}; {', '.join(labels)}"
     drawing = svg.picture(description, HEIGHT, *parts)
-    return [Chart(view.title, common_text(visible, view), drawing, legend_of(labels))]
+    return [Chart(view.title, common_text(visible, view), drawing, legend_of(labels, colours))]
 
 
 def x_axis(values: Sequence[float], view: gb.View, left: float, *, log: bool = False) -> Axis:
@@ -230,7 +239,13 @@ def x_axis(values: Sequence[float], view: gb.View, left: float, *, log: bool = F
 def _up_axis(points: Sequence[gb.Point], peak: tuple[str, float] | None, *, log: bool) -> Axis:
     """Return the y axis of points of one unit; it holds all 95 % intervals and the value of `peak`."""
     ends = [end for point in points for end in (point.figure.interval.low, point.figure.interval.high)]
-    return axis([*ends, *([peak[1]] if peak else [])], points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15)
+    values, like = [*ends, *([peak[1]] if peak else [])], _typical(points)
+    return axis(values, points[0].figure.unit, BOTTOM, TOP, log=log, room=1.15, like=like)
+
+
+def _typical(points: Sequence[gb.Point]) -> float:
+    """Return the median of the points; their axis has its prefix."""
+    return gb.stats.median([point.value for point in points])
 
 
 def peak_line(peak: tuple[str, float] | None, lines: Sequence[gb.Curve], across: Axis, up: Axis) -> Markup:
@@ -253,11 +268,11 @@ def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: floa
 
 
 def line_of(line: gb.Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
-    """Draw a curve with its points, and the 95 % interval of each point if it is taller than 7 drawing units.
+    """Draw the points of a curve, a line through three or more, and each 95 % interval above 7 drawing units.
 
     `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
-    parts = [svg.polyline(places, f"line {colour}")] if len(places) > 1 else []
+    parts = [svg.polyline(places, f"line {colour}")] if len(places) >= FEWEST_POINTS else []
     for (x, y), (_, point) in zip(places, line.points, strict=True):
         low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
         parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []
@@ -297,6 +312,7 @@ class _Rows:
 _ABOVE = _Rows(34.0, 8.0, int((svg.WIDTH - 16) / svg.LETTER))
 _BESIDE = _Rows(19.0, 184.0, int(176 / svg.LETTER))
 _FEW = 14
+_SHORT = 1e-5  # seconds: a call below this does not reach the full rate, so its bar says how long it takes
 _MOST_BARS = 40  # the most bars: of more cases, only the lowest and the highest are drawn
 _FARTHEST_PEAK = 2.5  # the largest mark over the highest value: a mark farther away would leave no room for the bars
 
@@ -331,20 +347,40 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
     greatest = max(point.figure.interval.high for point in drawn)
     peaks = [peak if (peak := data_sheet_peak(point)) and peak <= _FARTHEST_PEAK * greatest else 0.0 for point in drawn]
     log = view.log_x or view.log_y
-    end = svg.WIDTH - 10 - max(svg.width_of(point.figure.text) for point in drawn)
+    like = _typical(drawn)
+    end = svg.WIDTH - 10 - max(svg.width_of(_like_text(point.figure, like)) for point in drawn)
     ends = [*(point.figure.interval.high for point in drawn), *filter(None, peaks)]
-    across = axis(ends, drawn[0].figure.unit, rows.left, end, log=log, room=1.25, count=4)
+    across = axis(ends, drawn[0].figure.unit, rows.left, end, log=log, room=1.25, count=4, like=like)
     parts = _bar_frame(across, bottom)
     for row, (point, peak) in enumerate(zip(drawn, peaks, strict=True)):
         top = 6 + rows.height * row
-        parts.append(_bar(point, label(point), top, across, colours[group(point)], rows))
+        text = _like_text(point.figure, like) if across.unit else point.figure.text
+        parts.append(_bar(point, label(point) + _call_text(point), text, top, across, colours[group(point)], rows))
         x, y = across.place(peak), top + rows.height - 12
         parts += [svg.line(x, y - 7, x, y + 7, "target")] if peak else []
     legend = legend_of(groups) if len(groups) < len(drawn) else ()
     description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
     note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_text(drawn, view)) if part)
-    note += f"{'; ' if note else ''}mark: peak (data sheet)" if any(peaks) else ""
+    notes = [note, "mark: peak (data sheet)" if any(peaks) else ""]
+    notes += ["µs per call: too short for the full rate" if any(map(_call_text, drawn)) else ""]
+    note = "; ".join(filter(None, notes))
     return Chart(view.title, note, svg.picture(description, bottom + 24, *parts), legend)
+
+
+def _like_text(figure: gb.Figure, like: float) -> str:
+    """Return a figure as text with the prefix of the value `like`, which its axis has: `1097 TFLOP/s`."""
+    factor, unit = gb.units.scale(like, figure.unit)
+    if factor == gb.units.scale(figure.interval.centre, figure.unit)[0]:
+        return figure.text
+    return f"{gb.units.significant(figure.interval.centre / factor)} {unit}"
+
+
+def _call_text(point: gb.Point) -> str:
+    """Return the time of a call, after a dot, for the label of a rate whose calls are short; else an empty text."""
+    seconds = point.seconds
+    if point.figure.unit == "s" or seconds is None or seconds.centre >= _SHORT:
+        return ""
+    return f" · {gb.units.quantity(seconds.centre, 's', 2)} per call"
 
 
 def _left_out(drawn: int, total: int) -> list[str]:
@@ -359,11 +395,11 @@ def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
     return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
-def _bar(point: gb.Point, label: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
+def _bar(point: gb.Point, label: str, text: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:
     y = top + rows.height - 12
     low, high = across.place(point.figure.interval.low), across.place(point.figure.interval.high)
     whisker = svg.line(low, y, high, y, "whisker") if high - low > (9 if across.log else 3) else Markup("")
-    value = svg.text(svg.WIDTH - 2, y + 4, point.figure.text, "end", "value")
+    value = svg.text(svg.WIDTH - 2, y + 4, text, "end", "value")
     short_label = svg.shorten(label, rows.most)
     name = (
         svg.text(across.start, top + 12, short_label, "start", "label")
@@ -383,9 +419,12 @@ def _length(point: gb.Point, across: Axis, y: float, colour: str) -> Markup:
     )
 
 
-def legend_of(labels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def legend_of(labels: Sequence[str], colours: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
     """Return pairs of a colour class and a label, in the order of `labels`; empty for fewer than two labels."""
-    return tuple((svg.colour(index), label or "other") for index, label in enumerate(labels)) if len(labels) > 1 else ()
+    if len(labels) < 2:
+        return ()
+    classes = colours or list(map(svg.colour, range(len(labels))))
+    return tuple((class_, label or "other") for class_, label in zip(classes, labels, strict=True))
 
 
 def pareto(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:

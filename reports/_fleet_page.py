@@ -153,9 +153,11 @@ def fleet_map(judgement: gb.FleetJudgement, anchors: dict[tuple[str, str], tuple
 
 
 def _faults(judgement: gb.FleetJudgement) -> dict[tuple[str, str], str]:
-    """Return the devices with a fault as `sick` or `failed`, keyed by node and device id; `sick` wins over `failed`."""
+    """Return the devices with a fault as `sick`, `failed` or `fast`, keyed by node and device id; the first wins."""
+    fast = [finding.place for finding in judgement.fast]
     failed = [failure.place for failure in judgement.failures if failure.status == "failed"]
     return {
+        **{(place.node, device): "fast" for place in fast for device in place.devices if len(place.devices) == 1},
         **{(place.node, device): "failed" for place in failed for device in place.devices if len(place.devices) == 1},
         **{(part.place.node, device): "sick" for part in judgement.sick for device in part.place.devices},
     }
@@ -166,7 +168,7 @@ def _layers(judgement: gb.FleetJudgement, tiles: Sequence[list[gb.Standing]]) ->
     shares = [[dict(standing.shares) for standing in tile] for tile in tiles]
     for family in judgement.families:
         values = [min((share[family] for share in tile if family in share), default=math.nan) for tile in shares]
-        description = "the lowest share of each GPU and its links" if family in links else ""
+        description = "the lowest share of each component and its links" if family in links else ""
         yield _layer(family, description or "share of the median of comparable components", _SHARE, values)
     singles = [next((part for part in tile if len(part.place.devices) == 1), None) for tile in tiles]
     for name, unit, reading in _READINGS:
@@ -248,7 +250,7 @@ def overview(tile_map: FleetMap, layer: MapLayer) -> Markup:
         svg.element("circle", cx=(x + 0.5) * step, cy=(y + 0.5) * high, r=max(high, 4.0) * 0.6, class_="ring")
         for x, y in rings[:_RINGS]
     ]
-    description = f"{layer.name}: nodes from left to right, GPUs from top to bottom"
+    description = f"{layer.name}: nodes from left to right, their components from top to bottom"
     return svg.picture(description, cells.shape[0] * high, drawn, *marks, width=200.0)
 
 
@@ -263,6 +265,7 @@ def readings_text(standing: gb.Standing) -> str:
 
 
 _MOST_SUSPECTS, _MOST_FINDINGS, _MOST_CASES, _MOST_LINES = 300, 1000, 2000, 200
+_MOST_GROUPS = 20
 _FEW_SUSPECTS = 5  # with no more suspects, their cases are open from the start
 _NONE = "–"
 _BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor"}
@@ -288,6 +291,14 @@ def fleet_page(judgement: gb.FleetJudgement) -> dict[str, object]:
         "style": _style(judgement),
         "reasons": list(_reasons(judgement)),
         "map": tile_map,
+        "tile": "host"
+        if tile_map.columns == (_HOST,)
+        else "GPU"
+        if _HOST not in tile_map.columns
+        else "GPU or the host",
+        "medians": list(gb.fleet_text.medians_tables(judgement)),
+        "groups": judgement.groups[:_MOST_GROUPS],
+        "more_groups": max(len(judgement.groups) - _MOST_GROUPS, 0),
         "tables": tables(tile_map),
         "legend": tile_map.layers[tile_map.shown].legend if tile_map.layers else (),
         "small": [
@@ -321,7 +332,9 @@ def _reasons(judgement: gb.FleetJudgement) -> Iterator[str]:
         yield f"The smallest detectable slowdown: {detectable}."
     for standing in judgement.sick[:_MOST_LINES]:
         yield f"Sick: {standing.place.text}: {clipped('; '.join(standing.sick))}"
-    for line in map(clipped, gb.fleet_text.population_sentences(judgement)[:_MOST_LINES]):
+    text = gb.fleet_text
+    odd = [*text.setting_sentences(judgement), *text.fast_sentences(judgement), *text.population_sentences(judgement)]
+    for line in map(clipped, odd[:_MOST_LINES]):
         yield f"{line[:1].upper()}{line[1:]}."
 
 

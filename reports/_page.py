@@ -14,7 +14,7 @@ from . import _roofline, _serving, _timeline, _transfers, _web
 from ._amortisation import amortisation
 from ._blocks import Blocks, heads, room_for
 from ._breakeven import breakeven
-from ._charts import FEWEST_POINTS, Chart, bars, curve, pareto
+from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._staircase import staircase
 from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
@@ -106,7 +106,7 @@ def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
     """Return the file that a page offers for download: the run file of the enclosure, or else the figures as CSV."""
     if enclosure.content:
         name, content = "run.jsonl.gz", enclosure.content
-        sentence = "The anonymised run file of this page, for `gpubench show`, `report`, `compare` and `gate`."
+        sentence = "The anonymised run file of this page, for gpubench show, report, compare and gate."
     else:
         name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
         sentence = "The headline figure of every case, in SI units."
@@ -152,6 +152,11 @@ class Fold:
 
     shown: tuple[Chart, ...]
     folded: tuple[Chart, ...]
+
+    @property
+    def lone(self) -> bool:
+        """Whether at most one chart is open and leaves half of the page for what would stand below it."""
+        return not self.shown[1:] and not any(chart.full for chart in self.shown)
 
     @property
     def names(self) -> str:
@@ -202,18 +207,14 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
 
 
 def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return the section of a suite; `undrawn` are sentences on why views have no chart."""
+    """Return the section of a suite."""
     info = next((info for info in summary.run.manifest.suites if info.name == name), None)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
-    drawn = [(view, draw(summary, name, view)) for view in views]
-    undrawn = [view for view, charts in drawn if not charts]
     return {
         "name": name,
         "anchor": suite_anchor(name),
         "summary": info.summary if info else "",
-        "charts": _fold([chart for _, charts in drawn for chart in charts], _OPEN_CHARTS),
-        "undrawn": _undrawn(summary, name, undrawn),
-        "undrawn_count": len(undrawn),
+        "charts": _fold([chart for view in views for chart in draw(summary, name, view)], _OPEN_CHARTS),
         "table": table,
     }
 
@@ -225,22 +226,13 @@ def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
 
 
 def _fold(charts: Sequence[Chart], open_count: int) -> Fold:
-    """Return the charts with the first `open_count` open, the others folded away."""
-    count = 1 if open_count and charts and charts[0].full else open_count
-    return Fold(tuple(charts[:count]), tuple(charts[count:]))
+    """Return the charts with the first `open_count` open, or a full one among these alone; the others folded away."""
+    opened = tuple(charts[:open_count])
+    opened = tuple(chart for chart in opened if chart.full)[:1] or opened
+    return Fold(opened, tuple(chart for chart in charts if chart not in opened))
 
 
 def draw(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
     """Return the charts of a view; an empty list if its kind is unknown or it has too few points."""
     kind = _DRAW.get(view.kind)
     return kind(summary, suite, view) if kind else []
-
-
-def _undrawn(summary: gb.Summary, suite: str, views: Sequence[gb.View]) -> list[str]:
-    """Return sentences with the titles of `views`."""
-    too_few = [view.title for view in views if gb.view_points(summary, suite, view, view.series)]
-    unmeasured = [view.title for view in views if view.title not in too_few]
-    sentences = (
-        [f"Fewer than {FEWEST_POINTS} points, so no chart: {', '.join(dict.fromkeys(too_few))}."] if too_few else []
-    )
-    return sentences + ([f"Nothing measured for: {', '.join(dict.fromkeys(unmeasured))}."] if unmeasured else [])

@@ -14,7 +14,7 @@ from . import _svg as svg
 from ._charts import FEWEST_POINTS, MOST_TOOLTIPS, Chart, legend_of
 from ._svg import Axis, axis
 
-_TOP, _WIDTH, _HEIGHT = 22.0, 720.0, 380.0
+_TOP, _WIDTH, _HEIGHT = 22.0, 880.0, 320.0
 _BOTTOM = _HEIGHT - 42
 _LINE = 13.0  # drawing units between two names of roofs
 _NAMES = 205.0  # drawing units beside the plot, for the names of roofs

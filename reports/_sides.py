@@ -17,9 +17,10 @@ from ._charts import Chart
 from ._texts import Anchors, link, share_text, suite_anchor, trust_text
 
 _DRAWN = 12  # findings in a chart: one chart has the worst, another the best
-_ROW, _TOP = 31.0, 6.0
+_ROW, _TOP = 34.0, 6.0
 _LEFT, _RIGHT = 12.0, svg.WIDTH - 12
 _LEAST_REACH = 0.02  # the smallest extent of the axis on either side, so that noise does not fill the picture
+_STEPS = (1e8, 1e6, 1e4, 1e3, 100.0, 10.0, 2.0, 1.25, 1.1, 1.05, 1.02, 1.01, 1.005)  # ratios at the ticks
 STYLES = {
     gb.Verdict.SLOWER: "bad",
     gb.Verdict.INVALID: "warning",
@@ -44,59 +45,60 @@ def changes(findings: Sequence[gb.Finding]) -> list[Chart]:
         first = drawable[:_DRAWN]
         parts = [("Changes, in the order of the table", first), ("Changes, at the end of the table", last)]
     ends = [end for _, findings in parts for finding in findings for end in _ends(finding)]
-    reach = max(*map(_compressed, map(abs, ends)), _LEAST_REACH, 0.0) * 1.08
+    reach = max(*map(abs, ends), _LEAST_REACH, 0.0) * 1.08
     return [_chart(title, findings, reach) for title, findings in parts]
 
 
 def _chart(title: str, findings: Sequence[gb.Finding], reach: float) -> Chart:
-    height = _TOP + _ROW * len(findings) + 26
+    height = _TOP + _ROW * len(findings) + 40
     parts = [*_axis(reach, height), *(_draw_finding(finding, row, reach) for row, finding in enumerate(findings))]
     description = "; ".join(
         f"{finding.case.id} {finding.verdict} {gb.finding_cells(finding).change}" for finding in findings
     )
-    note = "change of the figure, worse to the left; line: 95 % confidence interval; ring: no interval"
+    note = "how many times as good as A; line: 95 % confidence interval; ring: no interval"
     return Chart(title, note, svg.picture(f"{title}: {description}", height, *parts))
 
 
-def _better(finding: gb.Finding) -> float:
-    """Return the change as a fraction; it is positive if the figure became better."""
-    return finding.observed_change if finding.better == "more" else -finding.observed_change
-
-
 def _ends(finding: gb.Finding) -> tuple[float, float]:
-    """Return both ends of the change's 95 % interval as fractions of the baseline, positive for an improvement."""
+    """Return the logarithms of both ends of the 95 % interval of the ratio, positive for an improvement."""
     if not finding.effect:
-        return _better(finding), _better(finding)
-    low, high = finding.bounds
+        return _log(finding), _log(finding)
+    low, high = map(math.log1p, finding.bounds)
     return (low, high) if finding.better == "more" else (-high, -low)
 
 
-def _compressed(size: float) -> float:
-    """Return sign(size) · ln(1 + |size|): the place of a change (a fraction) on an axis that compresses large ones."""
-    return math.copysign(math.log1p(abs(size)), size)
+def _log(finding: gb.Finding) -> float:
+    """Return the logarithm of how many times as good the figure became."""
+    return math.log(gb.comparison.ratio(finding))
 
 
-def _x(size: float, reach: float) -> float:
-    """Return the x, in drawing units, of a change given as a fraction; the axis goes from -`reach` to `reach`."""
-    return _LEFT + (_compressed(size) + reach) / (2 * reach) * (_RIGHT - _LEFT)
+def _x(log: float, reach: float) -> float:
+    """Return the x, in drawing units, of the logarithm of a ratio; the axis goes from -`reach` to `reach`."""
+    return _LEFT + (log + reach) / (2 * reach) * (_RIGHT - _LEFT)
 
 
 def _axis(reach: float, height: float) -> Iterator[Markup]:
-    """Yield the vertical lines and the labels of the axis of changes, which goes from -`reach` to `reach`."""
-    bottom = height - 22
-    for value in _ticks(reach):
-        x = _x(value, reach)
-        yield svg.line(x, _TOP, x, bottom, "axis" if value == 0 else "grid")
-        anchor = "start" if x < _LEFT + 30 else "end" if x > _RIGHT - 30 else "middle"
-        side = "worse" if value < 0 else "better"
-        yield svg.text(x, bottom + 15, f"{abs(value) * 100:g} % {side}" if value else "no change", anchor)
+    """Yield the vertical lines and the labels of the axis of ratios, and below them the words for its directions."""
+    bottom = height - 36
+    for ratio in _ticks(reach):
+        x = _x(math.log(ratio), reach)
+        yield svg.line(x, _TOP, x, bottom, "axis" if ratio == 1 else "grid")
+        label = "½×" if ratio == 0.5 else f"{ratio:g}×"
+        half = svg.width_of(label) / 2
+        yield svg.text(min(max(x, half), svg.WIDTH - half), bottom + 15, label, "middle")
+    yield svg.text(_LEFT, bottom + 31, "← worse", class_="name")
+    yield svg.text(_RIGHT, bottom + 31, "better →", "end", "name")
 
 
 def _ticks(reach: float) -> list[float]:
-    """Return the ticks as fractions: zero, and one or two round percentages on either side, up to `reach`."""
-    steps = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 9.0)
-    step = next((step for step in steps if math.log1p(step) * 2.5 > reach), steps[-1])
-    return [value for value in (-step * 2, -step, 0.0, step, step * 2) if math.log1p(abs(value)) <= reach]
+    """Return the ratios at the ticks: one, and round ratios on either side whose labels do not touch."""
+    apart = svg.width_of("0.0001×") * 2 * reach / (_RIGHT - _LEFT)
+    last, ticks = math.inf, [1.0]
+    for step in _STEPS:
+        below = 2 - step if step < 1.2 else 1 / step
+        if last - math.log(step) >= apart <= math.log(step) and -math.log(below) <= 0.93 * reach:
+            last, ticks = math.log(step), [*ticks, below, step]
+    return sorted(ticks)
 
 
 def _draw_finding(finding: gb.Finding, row: int, reach: float) -> Markup:
@@ -105,17 +107,16 @@ def _draw_finding(finding: gb.Finding, row: int, reach: float) -> Markup:
     style = STYLES[finding.verdict]
     texts = gb.finding_cells(finding)
     tooltip = f"{finding.case.id}: {texts.verdict}, {texts.change} ({texts.interval})"
+    most = int((_RIGHT - _LEFT - svg.width_of(texts.change)) / svg.LETTER) - 2
     parts = [
-        svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, 46), class_="named"),
+        svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, most), class_="named"),
         svg.text(_RIGHT, y + 10, texts.change, "end", "named"),
     ]
     if finding.effect:
         low, high = (_x(end, reach) for end in _ends(finding))
-        parts.append(svg.line(low, y + 19, high, y + 19, f"effect {style}"))
+        parts.append(svg.line(low, y + 22, high, y + 22, f"effect {style}"))
     parts.append(
-        svg.dot(
-            _x(_better(finding), reach), y + 19, 3.6, f"effect {style}" + ("" if finding.effect else " open"), tooltip
-        )
+        svg.dot(_x(_log(finding), reach), y + 22, 3.6, f"effect {style}" + ("" if finding.effect else " open"), tooltip)
     )
     return svg.join(parts)
 
@@ -276,7 +277,7 @@ def _sides(comparison: gb.Comparison, heads: Sequence[gb.Overview]) -> Iterator[
         if heads:
             head = heads[index]
             devices = head.devices or ("No device",)
-            yield Side(*name, devices, head.conditions, trust_text(head), not head.doubts, head.limitations)
+            yield Side(*name, devices, head.conditions, trust_text(head), not head.doubts, head.notes)
         else:
             count = f"{column.results} result{'' if column.results == 1 else 's'}"
             yield Side(*name, column.devices, tuple(filter(None, (column.started, count))))

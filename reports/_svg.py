@@ -27,6 +27,7 @@ class Axis:
     log: bool
     ticks: tuple[tuple[float, str], ...]
     unit: str  # written once beside the axis; empty where every tick has its own
+    factor: float = 1.0  # of `unit`, in SI units
 
     def place(self, value: float) -> float:
         """Return where a value in SI units is drawn; a value beyond `low` or `high` is drawn at that end."""
@@ -48,19 +49,21 @@ def axis(
     zero: bool = True,
     room: float = 1.0,
     count: int = 5,
+    like: float | None = None,
 ) -> Axis:
     """Return an axis that holds `values`, in the SI unit `unit`, with round ticks; sizes (unit `B`) have binary ticks.
 
-    `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks."""
+    `start` and `end` are the ends of the axis in drawing units, and `count` is about the number of ticks.
+    The unit of the ticks is the one in which the value `like` is written."""
     positive = [value for value in values if value > 0]
     if log and positive:
         low, high = _widen(min(positive), max(positive), log=True)
         low, high = low / room, high * room
-        ticks, text = _log_ticks(low, high, unit, count)
-        return Axis(low, high, start, end, True, ticks, text)
+        ticks, text, factor = _log_ticks(low, high, unit, count, like)
+        return Axis(low, high, start, end, True, ticks, text, factor)
     low, high = _widen(min(values, default=0.0), max(values, default=1.0), log=False)
     low = min(low, 0.0) if zero else low
-    return _linear_axis(low, high, unit, start, end, count)
+    return _linear_axis(low, high, unit, start, end, count, like)
 
 
 def at_values(plain: Axis, values: Iterable[float]) -> Axis:
@@ -85,16 +88,16 @@ def _widen(low: float, high: float, *, log: bool) -> tuple[float, float]:
     return low - reach, high + reach
 
 
-def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int) -> Axis:
+def _linear_axis(low: float, high: float, unit: str, start: float, end: float, count: int, like: float | None) -> Axis:
     """Return a linear axis that contains `low` and `high`, with about `count` ticks at round values."""
     step = _step((high - low) / count, binary=unit == "B")
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     places = [index * step for index in range(first, last + 1)]
     if unit == "B":
         return Axis(places[0], places[-1], start, end, False, _binary_ticks(places), "")
-    factor, text = gb.units.scale(max(abs(low), abs(high)), unit)  # the last tick may be larger than all values
+    factor, text = gb.units.scale(like or max(abs(low), abs(high)), unit)  # the last tick may be larger than all values
     ticks = tuple((place, f"{place / factor:.6g}") for place in places)
-    return Axis(places[0], places[-1], start, end, False, ticks, text)
+    return Axis(places[0], places[-1], start, end, False, ticks, text, factor)
 
 
 def _binary_ticks(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
@@ -112,17 +115,19 @@ def _step(least: float, *, binary: bool) -> float:
     return next(nice * power for nice in _NICE if nice * power >= least * (1 - 1e-9))
 
 
-def _log_ticks(low: float, high: float, unit: str, count: int) -> tuple[tuple[tuple[float, str], ...], str]:
+def _log_ticks(
+    low: float, high: float, unit: str, count: int, like: float | None
+) -> tuple[tuple[tuple[float, str], ...], str, float]:
     if unit == "B":
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         stride = max(math.ceil((last - first + 1) / count), 1)
         places = [2.0**power for power in range(max(first, 0), last + 1, stride)] or [low, high]
-        return tuple((place, gb.units.size(place)) for place in places), ""
+        return tuple((place, gb.units.size(place)) for place in places), "", 1.0
     places = _log_places(low, high, count)
-    factor, text = gb.units.scale(places[-1] if places[0] <= 0 else places[0], unit)
-    if places[-1] / factor < _MOST_IN_ONE_UNIT:
-        return tuple((place, f"{place / factor:.6g}") for place in places), text
-    return tuple((place, _value_with_unit(place, unit)) for place in places), ""
+    factor, text = gb.units.scale(like or places[0], unit)
+    if places[-1] / factor < _MOST_IN_ONE_UNIT and places[0] / factor > 1 / _MOST_IN_ONE_UNIT:
+        return tuple((place, f"{place / factor:.6g}") for place in places), text, factor
+    return tuple((place, _value_with_unit(place, unit)) for place in places), "", 1.0
 
 
 def _log_places(low: float, high: float, count: int) -> list[float]:
@@ -145,7 +150,7 @@ def _value_with_unit(value: float, unit: str) -> str:
 
 WIDTH = 460.0  # drawing units; one is about a pixel, so that text stays legible on a phone
 LETTER = 7.9  # a digit of DejaVu Sans, the widest of the style sheet's fonts, at its size of text on a phone
-COLOURS = 8  # the style sheet's classes c0 … c7; from the ninth on they are dashed
+COLOURS = 12  # the style sheet's classes c0 … c11; after these they are dashed
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -208,7 +213,7 @@ def title(tooltip: str) -> tuple[Markup, ...]:
 
 
 def colour(index: int) -> str:
-    """Return the colour class of the series at `index`; from the ninth series on it is dashed."""
+    """Return the colour class of the series at `index`; after the twelfth series it is dashed."""
     return f"c{index % COLOURS}" + (" dashed" if index >= COLOURS else "")
 
 

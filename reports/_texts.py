@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,9 @@ from urllib.parse import quote
 
 from gpubench.api import report as gb
 
+from . import _svg as svg
+
+_SCALE = 0.05  # the greatest distance from the median, as a fraction of it, on the picture of the samples
 DATA_SHEET_NOTE = "Of data sheet: the share of the peak in the vendor's data sheet."
 
 
@@ -34,21 +38,25 @@ class Anchors:
 def head(summary: gb.Summary) -> dict[str, Any]:
     """Return the head of the page of a run: its overview as texts, with links to the cases and suites."""
     run_overview, anchors = gb.overview(summary), Anchors.of(summary)
+    ticks = f"Ticks: samples, within ± {gb.units.percent(_SCALE, 0)} of the median."
     return {
         "devices": run_overview.devices or ("No device",),
         "conditions": run_overview.conditions,
         "trust": trust_text(run_overview),
         "is_trusted": not run_overview.doubts,
-        "tiles": [tile(value, anchors) for value in run_overview.values],
-        "note": key_note(run_overview),
-        "limitations": run_overview.limitations,
+        "groups": [
+            (group, [tile(value, anchors) for value in values])
+            for group, values in itertools.groupby(run_overview.values, lambda value: value.group)
+        ],
+        "note": f"{key_note(run_overview)} {ticks}".strip(),
+        "limitations": run_overview.notes,
         "suites": [(line, f"#{suite_anchor(line.name)}", seconds_text(line.seconds)) for line in run_overview.suites],
     }
 
 
 def trust_text(run_overview: gb.Overview) -> str:
-    """Return `Trustworthy: yes`, or `Trustworthy: no, because …`."""
-    return run_overview.trust[:1].upper() + run_overview.trust[1:]
+    """Return `Trustworthy: yes`, or `Trustworthy: no, 2 reasons`, which are the first of `Overview.notes`."""
+    return run_overview.brief_trust[:1].upper() + run_overview.brief_trust[1:]
 
 
 def key_note(run_overview: gb.Overview) -> str:
@@ -76,12 +84,22 @@ def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
         "device": "+".join(value.devices) if anchors.with_devices else "",
         "text": value.figure.text,
         "interval": value.figure.half_width_text,
+        "direction": f"{value.figure.better} is better",
+        "samples": _ticks(value),
         "of_spec": share_text(spec),
         "bar": round(min(max(100 * spec, 0.0), 100.0), 1) if spec is not None else None,
         "of_expected": share_text(value.of_expected),
         "is_below": value.is_below_expectation,
         "link": link(anchors.case(value.case_id, value.devices)),
     }
+
+
+def _ticks(value: gb.KeyValue) -> str:
+    """Return the path of a picture, 100 wide: a tick for each place on which a sample lies, the median at 50."""
+    middle = value.figure.interval.centre
+    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if middle)
+    places = {round(50 + 49 * min(max(reach, -1), 1)) for reach in reaches} if len(value.samples) > 1 else ()
+    return "".join(f"M{svg.number(place)} 0v6" for place in sorted(places))
 
 
 def suite_anchor(name: str) -> str:

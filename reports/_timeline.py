@@ -118,7 +118,7 @@ def _box(group: _Group, row: int) -> Markup:
         y=TOP + LANE * row + 4,
         width=max(group.right - group.left - 0.4, 0.6),
         height=LANE - 7,
-        class_=svg.colour(row),
+        class_="c0",
     )
 
 

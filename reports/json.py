@@ -166,6 +166,7 @@ def _fleet(judgement: gb.FleetJudgement) -> dict[str, Any]:
         "nodes": gb.record(fleet.nodes, {"seconds": "elapsed_s"}),
         "again": gb.record(fleet.again, {"seconds": "elapsed_s"}),
         "failures": gb.record(judgement.failures),
+        "too_fast": gb.record(judgement.fast),
         "suspects": gb.record(judgement.suspects),
         "groups": gb.record(judgement.groups),
         "components": gb.record(judgement.standings),

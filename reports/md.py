@@ -1,5 +1,6 @@
 """Write a run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ def fleet_markdown(judgement: gb.FleetJudgement) -> str:
         "",
         *_key_lines(judgement),
         *_suspects(judgement.suspects),
+        *_medians(judgement),
         *_section("Nodes that did not answer", gb.fleet_text.missing_node_lines(judgement)),
         *_section("Notes", judgement.notes),
     ]
@@ -40,7 +42,8 @@ def _key_lines(judgement: gb.FleetJudgement) -> Iterator[str]:
     yield from (f"- **sick:** {gb.escape(clipped(line))}" for line in sick[:_MOST_KEY_LINES])
     failures = [gb.fleet_text.failure_text(failure) for failure in judgement.failures]
     yield from (f"- **failed:** {gb.escape(clipped(line))}" for line in failures[:_MOST_KEY_LINES])
-    for line in gb.fleet_text.population_sentences(judgement)[:_MOST_KEY_LINES]:
+    odd = gb.fleet_text.setting_sentences(judgement)[:1] + gb.fleet_text.fast_sentences(judgement)[:1]
+    for line in odd + gb.fleet_text.population_sentences(judgement)[:_MOST_KEY_LINES]:
         yield f"- {gb.escape(clipped(line))}"
     for line in gb.fleet_text.next_steps_text(judgement):
         yield f"- **next:** {gb.escape(clipped(line))}"
@@ -54,6 +57,14 @@ def _suspects(suspects: Sequence[gb.Suspect]) -> Iterator[str]:
     yield from table(heads, map(_fleet_cells, suspects[:_MOST_SUSPECTS]))
     if (rest := len(suspects) - _MOST_SUSPECTS) > 0:
         yield from ("", f"{rest} more suspects: {_WHOLE}.")
+
+
+def _medians(judgement: gb.FleetJudgement) -> Iterator[str]:
+    for medians in itertools.islice(gb.fleet_text.medians_tables(judgement), 1):
+        yield from ("", f"## {medians.title.capitalize()}", "")
+        most = max(_MOST_SUSPECTS - len(judgement.suspects), _MOST_KEY_LINES - 1)
+        rows = [(gb.code(clipped(case)), *map(gb.escape, cells)) for case, *cells in medians.rows[:most]]
+        yield from table([gb.escape(clipped(head)) for head in medians.heads], rows)
 
 
 def _fleet_cells(suspect: gb.Suspect) -> tuple[str, ...]:
@@ -286,13 +297,13 @@ def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
     yield gb.escape(" · ".join(run_overview.conditions))
     if run_overview.values:
         yield ""
-        yield from _key_figures(run_overview.values, interval_name)
+        yield from _key_figures(run_overview.values, interval_name, grouped=True)
         if note := _texts.key_note(run_overview):
             yield f"\n{gb.escape(note)}"
     yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
-    if run_overview.limitations:
+    if run_overview.notes:
         yield ""
-    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.limitations)
+    yield from (f"- {gb.escape(sentence)}" for sentence in run_overview.notes)
     if run_overview.suites:
         yield ""
         lines = (
@@ -303,11 +314,12 @@ def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
         )
 
 
-def _key_figures(values: Sequence[gb.KeyValue], interval_name: str) -> Iterator[str]:
+def _key_figures(values: Sequence[gb.KeyValue], interval_name: str, grouped: bool = False) -> Iterator[str]:
     """Yield the table of key figures in parts that newlines join; an unneeded column is left out."""
     cells = list(map(_key_cells, values))
     several = len({value.devices[:1] for value in values}) > 1
-    heads = ("key figure", "device" if several else "", "median", interval_name, "of data sheet", "of expected")
+    device, group = "device" if several else "", "group" if grouped else ""
+    heads = (group, "key figure", device, "median", interval_name, "better", "of data sheet", "of expected")
     needed = [column for column, head in enumerate(heads) if head and any(row[column] for row in cells)]
     yield from table([heads[column] for column in needed], ([row[column] for column in needed] for row in cells))
 
@@ -315,10 +327,12 @@ def _key_figures(values: Sequence[gb.KeyValue], interval_name: str) -> Iterator[
 def _key_cells(value: gb.KeyValue) -> tuple[str, ...]:
     reached = _texts.share_text(value.of_expected)
     return (
+        gb.escape(value.group),
         gb.escape(value.title),
         gb.escape("+".join(value.devices)),
         f"**{gb.escape(value.figure.text)}**",
         value.figure.half_width_text,
+        value.figure.better,
         _texts.share_text(value.of_spec),
         f"**{reached}**" if value.is_below_expectation else reached,
     )

@@ -59,13 +59,27 @@ const gpubench = (() => {
   const output = document.createElement("output");
   if (rows.length) {
     input.type = "search";
-    input.placeholder = "Filter cases";
+    input.placeholder = matchMedia("(hover: hover)").matches ? "Filter cases ( / )" : "Filter cases";
     input.setAttribute("aria-label", "Filter the cases by name, axis, state or bound");
     input.addEventListener("input", () => search(input.value));
     form.addEventListener("submit", (event) => event.preventDefault());
     form.append(input, output);
     document.querySelector("nav").prepend(form);
   }
+
+  /* A slash begins a search, and Escape ends it. */
+  document.addEventListener("keydown", (event) => {
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+    if (event.key === "/" && rows.length && !isTyping && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      input.select();
+      input.focus();
+    } else if (event.key === "Escape" && event.target === input) {
+      input.value = "";
+      search("");
+      input.blur();
+    }
+  });
 
   /* A click on a column head sorts the rows: numbers by their value in the base unit. A third click restores the order of measurement. */
   const PREFIX = { T: 1e12, P: 1e15, G: 1e9, M: 1e6, k: 1e3, m: 1e-3, "µ": 1e-6, n: 1e-9, K: 1024 };
@@ -79,12 +93,13 @@ const gpubench = (() => {
     return a < b ? -1 : a > b ? 1 : 0;
   };
   const sort = (table, head) => {
-    const column = head.cellIndex, body = table.tBodies[0];
+    const column = head.cellIndex, body = table.tBodies[0], isState = column === table.tHead.rows[0].cells.length - 1;
+    const cellOf = ({ cells }) => cells[cells[1].colSpan === 1 ? column : isState ? 2 : 1]; // one cell for no figures
     table.measured ??= [...body.rows];
     const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
     for (const cell of table.tHead.rows[0].cells) cell.ariaSort = "none";
     head.ariaSort = order;
-    const keyed = table.measured.map((row) => [row, column ? valueOf(row.cells[column].textContent) : row.id]);
+    const keyed = table.measured.map((row) => [row, column ? valueOf(cellOf(row).textContent) : row.id]);
     const sign = order === "descending" ? -1 : 1, missing = (value) => value === "–" || value === "";
     if (order !== "none") {
       keyed.sort(([, a], [, b]) => (missing(a) || missing(b) ? missing(a) - missing(b) : sign * compare(a, b)));

@@ -203,6 +203,7 @@ static T atomically(T* place, CHANGE changed) {
     return before;
 }
 template <class T> static T atomicAdd(T* place, T more) { return atomically(place, [=](T old) { return (T)(old + more); }); }
+template <class T> static T atomicMax(T* place, T other) { return atomically(place, [=](T old) { return old < other ? other : old; }); }
 static inline float __uint_as_float(u32 bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline u32 __float_as_uint(float value) { u32 bits; memcpy(&bits, &value, 4); return bits; }
 // The sine's series at a quarter of a period at most: a model's weights are billions of draws, and cos takes longer than the rest.

@@ -18,6 +18,7 @@ from gpubench.model.store import read_run
 from gpubench.tools import session
 
 PLUGIN = str(Path(__file__).parent / "plugin")
+CHILDREN = os.pathsep.join((PLUGIN, str(Path(__file__).parent)))  # the clockwork device too
 CARD = Device("cuda:0", "cupy", "card", "sm_90", uuid="GPU-1/2")
 OTHER = Device("cuda:1", "cupy", "card", "sm_90", uuid="GPU-3")
 HOLD = """
@@ -105,7 +106,7 @@ def test_the_runtime_folder_of_another_user_is_left_alone(tmp_path, monkeypatch)
 
 
 def test_a_run_beside_another_one_warns_and_labels_its_cases(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.setenv("PYTHONPATH", CHILDREN)
     monkeypatch.syspath_prepend(PLUGIN)
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     plan = planning.make(facts, Settings(("faults",), ("clockwork",), "smoke", filters=("ticking",)))

@@ -108,7 +108,9 @@ def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_one
     call("history", "import", folder)
     text = "newest 50.0 % less than the median of the 4 runs before"
     assert f"too few runs to tell a change: 5 of at least 9; {text}" in call("history", "triad")[1]
-    assert call("history")[1].splitlines()[2].rstrip().endswith("newest 50.0 % less")
+    listed = call("history")[1].splitlines()
+    assert listed[2].rstrip().endswith("newest 50.0 % less")
+    assert "1 of 1 series have too few runs to tell a change: at least 9 are needed" in listed
     (document,) = json.loads(call("history", "triad", "--json")[1])
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
 

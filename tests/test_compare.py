@@ -188,6 +188,37 @@ def test_the_page_allows_its_own_style_and_nothing_else(two_runs_compared):
     assert page.count('class="effect bad"') >= 1
 
 
+def changed(rate, latency):
+    """Return a comparison of a rate and a latency after their times were multiplied by these factors."""
+    latencies = {"moved": 0.0, "suite": "latency"}
+    before = reading("before", *replicated("copy", 1.0), *replicated("chase", 1.0, **latencies))
+    return compared(before, reading("after", *replicated("copy", rate), *replicated("chase", latency, **latencies)))
+
+
+@pytest.mark.parametrize(
+    ("factors", "ticks"),
+    [
+        ((1.03, 0.999), ["0.98×", "0.99×", "1×", "1.01×", "1.02×"]),
+        ((1.3, 0.9), ["0.8×", "0.9×", "1×", "1.1×", "1.25×"]),
+        ((12.0, 1.001), ["0.1×", "½×", "1×", "2×", "10×"]),
+        ((19.0, 1 / 10), ["0.1×", "1×", "10×"]),
+        ((1269.0, 2.0), ["0.001×", "0.01×", "0.1×", "1×", "10×", "100×", "1000×"]),
+    ],
+)
+def test_the_chart_of_changes_has_an_axis_of_round_ratios(factors, ticks):
+    page = render("html", changed(*factors))
+    assert re.findall(r">([\d.½]+×)</text>", page) == ticks
+    assert ">← worse</text>" in page
+    assert ">better →</text>" in page
+
+
+def test_a_latency_and_a_rate_that_became_ten_times_as_bad_stand_at_one_place():
+    (drawing,) = re.findall(r'<svg[^>]*aria-label="Changes.*?</svg>', render("html", changed(10.0, 10.0)), re.DOTALL)
+    rate, latency = (float(x) for x in re.findall(r'cx="([\d.]+)"', drawing))
+    assert rate == pytest.approx(latency, abs=0.2)
+    assert rate < 40
+
+
 def test_a_reason_that_many_cases_share_is_given_once():
     cases = [f"case{number}" for number in range(9)]
     sides = [
@@ -243,7 +274,7 @@ def test_the_terminal_names_the_runs_the_differences_and_the_changes(call, files
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 def test_the_suffix_chooses_the_form_and_no_form_names_the_machine(call, files, form):
-    assert call("compare", *files, "-o", f"c.{form}") == (0, "", "")
+    assert call("compare", *files, "-o", f"c.{form}") == (0, "", f"written: c.{form}\n")
     written = Path(f"c.{form}").read_text()
     assert "bandwidth/triad" in written
     assert not re.search("gpu17|GPU-1234", written)
@@ -286,6 +317,7 @@ def test_runs_of_the_same_name_are_numbered(call, files, tmp_path):
         (("old.jsonl", "new.jsonl.gz", "-o", "missing/c.html"), 2, "cannot write missing/c.html"),
         (("old.jsonl", "damaged.jsonl", "-o", "c.html"), 5, "damaged.jsonl: line"),
         (("old.jsonl", "foreign.txt", "-o", "c.html"), 5, "cannot be read as a run of gpubench"),
+        (("old.jsonl", "full.jsonl"), 2, "measure both on the same kind of device with the same --tier"),
         (("old.jsonl", "gemm.jsonl", "-o", "c.html"), 2, "no case in common: old has bandwidth; gemm has gemm"),
     ],
 )
@@ -294,6 +326,13 @@ def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "there.html").write_text("mine")
     write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
+    manifest = make.manifest()
+    other_tier = dataclasses.replace(manifest.settings, tier="full")
+    write(
+        tmp_path / "full.jsonl",
+        *replicated("triad", 1e-3),
+        manifest=dataclasses.replace(manifest, settings=other_tier),
+    )
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     exit_status, out, said = call("compare", *arguments)
     assert (exit_status, out, said.count("\n")) == (status, "", 1), said

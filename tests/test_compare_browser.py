@@ -8,6 +8,7 @@ from pathlib import Path
 
 import _browser
 import pytest
+from test_compare import changed
 from test_page_browser import FLAWS, overflow
 from test_trend_page import STEP, page_of, trend_of
 
@@ -35,6 +36,7 @@ def comparison_of(*names):
 
 
 PAGES = {name: lambda names=names: comparison_of(*names) for name, names in PAIRS.items()}
+PAGES["far apart"] = lambda: rendering.report("html").compare(changed(1269.0, 19.0))
 PAGES["trends"] = lambda: page_of(STEP, trend_of([4.0e12] * 5))
 
 

@@ -9,6 +9,7 @@ import _codec_device as device_of
 import numpy as np
 import pytest
 from _compression_tasks import build, file_of, noise, run_back, sized, trip_of, verify
+from _earlier import check_in_turn, expect_found
 from _modules import suite_module
 
 from gpubench import plugins
@@ -147,14 +148,77 @@ def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
     """The GPU in host memory always writes the format of zlib, so the host has to read that."""
     host_codecs = suite_module("compression", "_codecs")
     monkeypatch.setattr(host_codecs, "FORMATS", {name: host_codecs.ON_HOST["zlib-1"]})
-    target = Target(Facts((GPU,)), GPU, "full")
-    case = next(case for case in suite.cases(target) if case.name == "formats" and case.param("format") == name)
-    task = suite.build(Bench(gpu, sized(case, 2**21), target, suite.package))
+    task = task_of(suite, gpu, "formats", 2**21, format=name)
     observed = verify(gpu, task)
     assert observed["ratio.gpu"].value == pytest.approx(observed["ratio.host"].value)
     trip_of(task).restored.memory[5] ^= 1
     with pytest.raises(WrongAnswer, match="bytes differ"):
         task.check()
+
+
+def task_of(suite, gpu, name, size_bytes, tier="full", **chosen):
+    """Return the task of a case of a GPU with another size."""
+    target, wanted = Target(Facts((gpu.device,)), gpu.device, tier), chosen.items()
+    case = next(case for case in suite.cases(target) if case.name == name and wanted <= dict(case.params).items())
+    return suite.build(Bench(gpu, sized(case, size_bytes), target, suite.package))
+
+
+@pytest.mark.parametrize(("name", "size"), [("roundtrip", MEGABYTE), ("filling", CHUNK), ("filling", 3 * CHUNK)])
+def test_chunks_of_an_earlier_call_are_found_because_each_check_has_another_input(suite, gpu, name, size):
+    task = task_of(suite, gpu, name, size, codec="lz4", chunk_bytes=CHUNK)
+    trip = trip_of(task)
+    expect_found(task, gpu, trip.compressed.memory, trip.compressed.sizes)
+    expect_found(task, gpu, trip.restored.memory)
+
+
+def test_earlier_chunks_are_found_on_both_devices_where_each_reads_what_the_other_wrote(suite, gpu, monkeypatch):
+    codecs, trips = suite_module("compression", "_codecs"), suite_module("compression", "_roundtrip")
+    monkeypatch.setattr(codecs, "FORMATS", {"lz4": codecs.ON_HOST["zlib-1"]})
+    task = task_of(suite, gpu, "formats", 2**21, format="lz4")
+    expect_found(task, gpu, trip_of(task).restored.memory)
+    restore = trips.HostRoundTrip.restore
+
+    def earlier(trip):
+        restore(trip)
+        trip.restored = vars(trip).setdefault("kept", trip.restored)
+
+    monkeypatch.setattr(trips.HostRoundTrip, "restore", earlier)
+    with pytest.raises(WrongAnswer, match="bytes differ"):
+        check_in_turn(task_of(suite, gpu, "formats", 2**21, format="lz4"), gpu)
+
+
+class Binding(types.ModuleType):
+    """An nvidia.nvcomp whose codec is zlib, and which, if `is_cached`, decodes the first array for good."""
+
+    __version__ = "0"
+
+    def __init__(self, is_cached):
+        super().__init__("nvidia.nvcomp")
+        self.is_cached, self.first = is_cached, None
+
+    def Codec(self, **_):  # noqa: N802 - the name that the library has
+        return self
+
+    def as_array(self, array):
+        return array
+
+    def encode(self, array):
+        packed = zlib.compress(array.tobytes())
+        return types.SimpleNamespace(packed=packed, buffer_size=len(packed))
+
+    def decode(self, encoded):
+        decoded = device_of.ARRAYS.asarray(np.frombuffer(zlib.decompress(encoded.packed), np.uint8))
+        if self.first is None:
+            self.first = decoded
+        return self.first if self.is_cached else decoded
+
+
+def test_an_array_that_the_python_codec_decoded_earlier_is_found(suite, gpu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvidia.nvcomp", Binding(is_cached=False))
+    check_in_turn(task_of(suite, gpu, "python", MEGABYTE, "smoke"), gpu)
+    monkeypatch.setitem(sys.modules, "nvidia.nvcomp", Binding(is_cached=True))
+    with pytest.raises(WrongAnswer, match="bytes differ"):
+        check_in_turn(task_of(suite, gpu, "python", MEGABYTE, "smoke"), gpu)
 
 
 def test_a_codec_that_needs_an_engine_is_skipped_where_there_is_none(suite, gpu, monkeypatch):
@@ -166,10 +230,8 @@ def test_a_codec_that_needs_an_engine_is_skipped_where_there_is_none(suite, gpu,
 
 def test_the_python_codec_that_is_missing_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
-    target = Target(Facts((GPU,)), GPU, "smoke")
-    case = next(case for case in suite.cases(target) if case.name == "python")
     with pytest.raises(Skip, match=r"needs nvidia.nvcomp .*pip install 'gpubench-suite\[cuda13\]'"):
-        suite.build(Bench(gpu, case, target, suite.package))
+        task_of(suite, gpu, "python", MEGABYTE, "smoke")
 
 
 def test_planning_for_a_gpu_touches_no_device(suite):
@@ -281,6 +343,24 @@ def test_every_codec_restores_every_corpus_on_a_gpu(suite, real_gpu, codec, corp
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
+@pytest.mark.parametrize("name", ["roundtrip", "filling"])
+def test_chunks_of_an_earlier_call_are_found_on_a_gpu(suite, real_gpu, name, codec):
+    task = task_of(suite, real_gpu, name, MEGABYTE, codec=codec, chunk_bytes=CHUNK)
+    trip = trip_of(task)
+    expect_found(task, real_gpu, trip.compressed.memory, trip.compressed.sizes)
+    expect_found(task, real_gpu, trip.restored.memory)
+    real_gpu.release()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["formats", "python"])
+def test_each_check_of_shared_formats_and_of_the_python_binding_has_another_input_on_a_gpu(suite, real_gpu, name):
+    check_in_turn(task_of(suite, real_gpu, name, 16 * MEGABYTE, "smoke"), real_gpu)
+    real_gpu.release()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codec", nvcomp.ALGORITHMS)
 def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_gpu, codec):
     task = build(suite, real_gpu, codec)
     task.stages["compress"].call()
@@ -289,5 +369,6 @@ def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_g
     sizes = real_gpu.xp.zeros(count, real_gpu.xp.uint64)
     stream = real_gpu.xp.cuda.get_current_stream().ptr
     pointers, lengths = (array.data.ptr for array in (trip.compressed.pointers, trip.compressed.sizes))
-    trip.codec.row.restored_sizes(nvcomp.Chunks(pointers, lengths, count), sizes.data.ptr, stream)
+    arguments = {"pointers": pointers, "sizes": lengths, "target_sizes": sizes.data.ptr, "count": count}
+    trip.codec.row._call("GetDecompressSizeAsync", **arguments, stream=stream)
     assert [CHUNK] * count == real_gpu.to_host(sizes).tolist()

@@ -25,7 +25,7 @@ def test_built_in_suites_are_found():
 def test_a_suite_for_gpus_alone_is_refused_on_a_host_before_anything_starts():
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     for name in GPUS_ALONE:
-        with pytest.raises(UsageError, match=f"{name}: no case runs on host"):
+        with pytest.raises(UsageError, match=f"{name} needs a GPU; none here"):
             planning.make(facts, Settings((name,), ("host",), "smoke"))
 
 

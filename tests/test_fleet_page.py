@@ -160,7 +160,9 @@ def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
 
 
 def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every_form():
-    two = TwoPopulations(("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",))
+    two = TwoPopulations(
+        "memory", ("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",)
+    )
     judgement = judged()
     split = replace(judgement, groups=(replace(judgement.groups[0], populations=(two,)), *judgement.groups[1:]))
     small = judge_fleet(*fleet(2, 1))
@@ -228,8 +230,8 @@ def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
 def test_anonymising_a_judgement_changes_no_figure():
     shared = sharing.shared(judged(), b"salt")
     assert [group.text for group in shared.groups] == [group.text for group in judged().groups]
-    assert [case for group in shared.groups for case in group.cases] == [
-        case for group in judged().groups for case in group.cases
+    assert [replace(case, nodes=()) for group in shared.groups for case in group.cases] == [
+        replace(case, nodes=()) for group in judged().groups for case in group.cases
     ]
     assert shared.suspects[0].causes == judged().suspects[0].causes
     assert shared.suspects[0].findings[0].case == judged().suspects[0].findings[0].case
@@ -245,7 +247,7 @@ def test_a_pseudonym_of_a_node_never_stands_for_another_node():
 def test_markdown_has_at_most_sixty_lines_however_bad_the_fleet_is():
     judgement = with_sick(judged())
     nodes = tuple(replace(judgement.fleet.nodes[5], name=f"gone{index}") for index in range(500))
-    two = TwoPopulations(("a/b",), (), 3, 0.08, ())
+    two = TwoPopulations("memory", ("a/b",), (), 3, 0.08, ())
     groups = tuple(replace(judgement.groups[0], populations=(two,) * 50) for _ in range(20))
     worst = of_state(judgement, "confirmed")
     worst = replace(
@@ -260,7 +262,7 @@ def test_markdown_has_at_most_sixty_lines_however_bad_the_fleet_is():
     lines = rendered("md", worst).splitlines()
     assert len(lines) <= 60
     assert any("585 more suspects" in line for line in lines)
-    assert any("and 494 more" in line for line in lines)
+    assert any("gone0, gone1, gone2 and 497 more: died" in line for line in lines)
 
 
 def test_json_has_every_figure_under_the_name_of_its_unit():
@@ -297,7 +299,7 @@ def test_in_junit_only_a_confirmed_suspect_fails(state, element):
 @functools.cache
 def whole():
     """Return a judgement with something in every field."""
-    two = TwoPopulations(("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
+    two = TwoPopulations("memory", ("a/b",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("width 8",))
     judgement = with_sick(of_state(judged(), "confirmed"))
     groups = tuple(replace(group, populations=(two,)) for group in judgement.groups)
     return replace(
@@ -443,3 +445,73 @@ def test_without_a_script_the_map_and_the_cases_of_the_suspects_are_there(browse
     assert MapTiles(page).rows["gpu03"][3] == ("h3 suspect", "93.3")
     assert '<details class="fold" id="suspect-1" open>' in page
     assert "hidden" in re.search(r'<output id="tile"[^>]*>', page)[0]
+
+
+def test_the_map_stands_under_the_answer_before_the_cases_of_the_suspects():
+    page = rendered("html", judged())
+    assert (
+        page.index("<main>")
+        < page.index('<div id="map"')
+        < page.index('<h2 id="suspects">')
+        < page.index('id="suspect-1"')
+    )
+
+
+def test_an_implausibly_fast_component_is_marked_in_the_map_and_told_in_every_form():
+    record, digests = fleet(8, 1, {("gpu02", "cuda:0"): {"memory": -0.05}})
+    judgement = judge_fleet(record, digests)
+    assert MapTiles(rendered("html", judgement)).rows["gpu02"][0] == ("fast", "105.1")
+    assert json.loads(rendered("json", judgement))["too_fast"][0]["node"] == "gpu02"
+    for form in FORMS:
+        assert "implausibly fast: memory 5." in rendered(form, judgement)
+
+
+def test_hosts_are_not_called_gpus():
+    record, digests = fleet(6, 1)
+    hosts = [
+        replace(
+            digest,
+            components=tuple(
+                replace(part, kind="host", devices=("host",), uuids=("",), model="EPYC")
+                for part in digest.components[:1]
+            ),
+        )
+        for digest in digests
+    ]
+    page = rendered("html", judge_fleet(record, hosts))
+    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
+    assert "each tile a host" in text
+    assert "6 × NVIDIA H200 in 6 nodes" in text
+    assert "GPU" not in text.replace("Written by gpubench", "")
+
+
+@pytest.mark.parametrize("nodes", [2, 7])
+def test_the_medians_of_each_node_of_a_small_fleet_and_their_ratio_are_shown_proven_or_not(nodes):
+    judgement = judge_fleet(
+        *fleet(nodes, 2, {("gpu01", "cuda:0"): {"memory": 0.1}, ("gpu01", "cuda:1"): {"memory": 0.1}})
+    )
+    case = min((case for group in judgement.groups for case in group.cases), key=lambda case: case.ratio)
+    assert case.case.startswith("bandwidth/triad")
+    assert case.ratio == pytest.approx(0.9, abs=0.005)
+    assert [median.place.node for median in case.nodes] == [f"gpu0{node}" for node in range(nodes)]
+    for form in ("html", "md"):
+        assert "medians of each node" in rendered(form, judgement).lower()
+    assert not any(case.nodes for group in judged(40, 2, 0).groups for case in group.cases)
+
+
+def test_the_terminal_shows_the_medians_of_two_nodes_and_their_ratio(call):
+    done = call("fleet", "judge", Path(__file__).parent / "recordings/fleet/link-loaded")
+    assert done.returncode == 4
+    assert "; the largest difference: vm-1 has 49.2 % of the rate of vm-0 in bandwidth/d2h[" in done.stdout
+    assert "medians of each node" in done.stdout
+    assert re.search(r"bandwidth/d2h.*54\.99 GB/s +27\.05 GB/s +49\.2 %", done.stdout)
+
+
+def test_many_nodes_without_files_are_told_in_a_few_lines(call, tmp_path):
+    nodes = [{"name": f"node{index}", "status": "answered", "file": f"node{index}.jsonl.gz"} for index in range(20_000)]
+    (tmp_path / "fleet.json").write_text(json.dumps({"nodes": nodes}))
+    done = call("fleet", "judge", tmp_path)
+    assert done.returncode == 4
+    assert len(done.stdout.splitlines()) < 10
+    assert "20000 of 20000 nodes did not answer" in done.stdout
+    assert "node0, node1, node2 and 19997 more: refused: its run file is missing" in done.stdout

@@ -31,6 +31,36 @@ def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
     assert component.states == (None, "suspect", "suspect")
 
 
+def test_a_gpu_that_is_slow_on_two_days_and_fine_on_the_next_has_recovered():
+    (component,) = watch([day(1), day(2, 0.05), day(3, 0.05), day(4)])
+    assert (component.suspected, component.recovered, component.is_slow_again) == (2, 1, False)
+    assert component.document["recovered"] == 1
+
+
+def test_a_day_that_compared_a_gpu_with_too_few_others_is_no_recovery():
+    record, digests = fleet(3, 1, seed=9)
+    small = WatchedFleet("small", 4 * DAY_S, tuple(digests[2:]), judge_fleet(record, digests[2:]))
+    moved = replace(small, digests=(replace(digests[2], components=day(4).digests[3].components),))
+    (component,) = watch([day(1), day(2, 0.05), day(3, 0.05), moved])
+    assert (component.suspected, component.recovered, len(component.states)) == (2, 0, 3)
+
+
+def test_gpus_that_report_one_uuid_are_followed_by_their_places():
+    days = []
+    for fleet_of_day in (day(1), day(2, 0.05), day(3, 0.05)):
+        digests = tuple(
+            replace(
+                digest,
+                components=tuple(replace(part, uuids=("GPU-0",)) for part in digest.components if part.kind == "GPU"),
+            )
+            for digest in fleet_of_day.digests
+        )
+        judged = judge_fleet(fleet_of_day.judgement.fleet, digests)
+        days.append(replace(fleet_of_day, digests=digests, judgement=judged))
+    (component,) = watch(days)
+    assert (component.place.node, component.states) == ("gpu03", (None, "suspect", "suspect"))
+
+
 def test_a_gpu_that_recovered_is_listed_as_transient():
     _, second = fleet(8, 1, seed=9)
     slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
@@ -90,6 +120,6 @@ def test_a_change_is_shown_as_the_history_shows_it(monkeypatch, call, tmp_path):
     monkeypatch.setattr(judging, "read_all", lambda folders: days)
     done = call("fleet", "watch", tmp_path)
     assert done.returncode == 1
-    assert "gpu03 cuda:0: slow in 10 of 20, recovered in 0" in done.stdout
+    assert "gpu03 cuda:0: slow in 10 of 20, recovered 0 times" in done.stdout
     assert "bandwidth/triad" in done.stdout
     assert "worse" in done.stdout

@@ -325,7 +325,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
         (("new.jsonl", "-b", "x", "--replicates", "3"), "--replicates: only with --run"),
         (("new.jsonl", "-b", "x", "--tier", "full"), "--tier: only with --run"),
         (("new.jsonl", "--save-baseline", "../x"), "is no name for a baseline"),
-        (("--run", "nosuch", "-b", "x"), "no suite 'nosuch'"),
+        (("--run", "nosuch", "-b", "last:1"), "no suite 'nosuch'"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(call, arguments, hint):

@@ -14,6 +14,7 @@ from gpubench.tools.gating.readings import read, read_all
 
 FILES = sorted((Path(__file__).parent / "recordings" / "headline").glob("*.jsonl.gz"))
 LONGER = Path(__file__).parent / "recordings" / "longer"
+SESSIONS = Path(__file__).parent / "recordings" / "sessions"
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,12 @@ def test_a_power_capped_product_is_slower_only_where_the_slow_down_exceeds_its_n
 def test_the_same_kernel_measured_again_is_the_same_if_its_noise_allows_a_verdict():
     assert longer(0, 0.01) == {"triad": Verdict.SAME, "chase": Verdict.SAME, "product": Verdict.INCONCLUSIVE}
     assert longer(0, 0.05)["product"] is Verdict.SAME
+
+
+@pytest.mark.parametrize(("baseline", "candidate"), [(1, 2), (2, 1)])
+def test_two_sessions_on_two_cards_accuse_no_case_and_decide_half_of_them(baseline, candidate):
+    sides = (Evidence([[read(SESSIONS / f"{number}.jsonl.gz")]]) for number in (baseline, candidate))
+    findings = settled(judge(*sides, lambda _: 0.02)).findings
+    verdicts = [finding.verdict for finding in findings]
+    assert Verdict.SLOWER not in verdicts
+    assert verdicts.count(Verdict.SAME) >= 8

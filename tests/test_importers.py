@@ -23,6 +23,7 @@ numbers that are made up. So are vllm-*, sglang, llama-bench*, aiperf and genai-
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import textwrap
@@ -100,7 +101,7 @@ def test_an_import_is_a_run_file_like_any_other(name, tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_facts_that_the_output_does_not_state_are_missing(name):
     run = foreign.run([read(name)], [])
-    assert (run.manifest.started, run.manifest.settings.tier, run.manifest.counters, run.samples) == ("", "", (), ())
+    assert (run.manifest.settings.tier, run.manifest.counters, run.samples) == ("", (), ())
     assert {device.backend for device in run.manifest.facts.devices} == {"imported"}
     assert not any(device.uuid for device in run.manifest.facts.devices)
 
@@ -115,7 +116,7 @@ def test_nvbandwidth_text_has_its_device_versions_and_units():
     content = read("nvbandwidth-v0.8.txt").content
     (device,) = content.devices
     assert (device.id, device.name, device.pci) == ("cuda:0", "NVIDIA GeForce RTX 3050 Laptop GPU", "00000000:01:00")
-    assert dict(content.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12080", "nvidia.driver": "572.83"}
+    assert dict(content.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12.8", "nvidia.driver": "572.83"}
     assert values("nvbandwidth-v0.8.txt", "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {
         "bandwidth": (12.98e9,)
     }
@@ -609,3 +610,30 @@ def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
         "p99": (4.02e-6,),
         "p99.9": (9.04e-6,),
     }
+
+
+def test_an_imported_run_has_the_date_of_its_oldest_file(tmp_path):
+    paths = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    for path, seconds in zip(paths, (1_700_000_000, 1_600_000_000), strict=True):
+        path.write_bytes((IMPORTS / "nvbandwidth-v0.8.txt").read_bytes())
+        os.utime(path, (seconds, seconds))
+    run = foreign.run([foreign.read(path) for path in paths], [])
+    assert run.manifest.started == "2020-09-13T12:26:40+00:00"
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "ours"),
+    [
+        ("nvbandwidth-v0.8.txt", "host_to_device_memcpy_ce", "bandwidth/h2d[memory=pinned,size=256MiB]"),
+        ("babelstream-5.0.txt", "Triad", "bandwidth/triad[size=1GiB,dtype=float64]"),
+    ],
+)
+def test_an_equal_quantity_of_another_tool_is_compared_with_ours(call, tmp_path, name, theirs, ours):
+    output, path = tmp_path / name, tmp_path / "theirs.jsonl"
+    output.write_text((IMPORTS / name).read_text().replace("elements: 4194304", "elements: 134217728"))
+    path.write_bytes(store.encode_run(foreign.run([foreign.read(output)], [])))
+    recording = Path(__file__).parent / "recordings" / "whole" / "h200.jsonl.gz"
+    status, out, said = call("compare", path, recording, "--filter", ours.replace("[", "*"))
+    assert status == 0, said
+    assert re.search(rf"compared as the same quantity: \S+/{theirs}\S* and {re.escape(ours)}", said)
+    assert re.search(rf"inconclusive +{re.escape(ours)}(?: +[\d.]+ [GT]B/s){{2}}", out), out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.knowledge.floors import built_in_floors
-from gpubench.knowledge.key_figures import OF_GPU, OF_HOST
+from gpubench.knowledge.key_figures import GROUPS, OF_GPU, OF_HOST
 from gpubench.model import SAMPLER, Device, KeyFigure, Remark, SuiteInfo, store
+from gpubench.stats import Interval
 
 RECORDINGS = Path(__file__).parent / "recordings"
 GPU_TITLES = [figure.title for _, figure in OF_GPU]
@@ -40,7 +42,7 @@ def test_the_overview_of_a_recorded_h200_has_the_key_figures_that_it_measured():
     assert summary.devices == ("NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB",)
     assert summary.conditions[:3] == ("driver 580.159.04", "CUDA 13.2", "tier quick")
     assert summary.conditions[3:5] == ("534 cases in 1 min 18 s", "2026-11-28 07:06 UTC")
-    assert [value.title for value in summary.values] == GPU_TITLES[:8]
+    assert [value.title for value in summary.values] == [*GPU_TITLES[:6], *GPU_TITLES[8:]]
     first = summary.values[0]
     assert (first.title, first.figure.text, first.case_id) == (
         "Memory read",
@@ -57,31 +59,31 @@ def test_the_overview_of_a_recorded_h200_has_the_key_figures_that_it_measured():
 def test_devices_of_one_model_share_a_line():
     summary = overview(Summary(store.read_run(RECORDINGS / "h200x2-quick.jsonl.gz")))
     assert summary.devices == ("2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB",)
-    assert [value.title for value in summary.values] == [*GPU_TITLES[:4], "Memory latency"]
+    assert [value.title for value in summary.values] == [*GPU_TITLES[:4], "Host to device, pinned"]
 
 
 def test_the_key_figures_of_gpus_are_eight_and_two_with_peers_and_those_of_the_host_eight():
     assert GPU_TITLES == [
         "Memory read",
         "Memory copy",
-        "Host to device, pinned",
+        "Memory latency",
         "GEMM bfloat16",
         "GEMM float8",
-        "Memory latency",
-        "Llama-3-8B step, float16",
-        "Llama-3-8B prefill",
+        "Host to device, pinned",
         "Copy between GPUs",
         "All-reduce",
+        "Llama-3-8B step, float16",
+        "Llama-3-8B prefill",
     ]
     assert [figure.title for _, figure in OF_HOST] == [
         "Memory read",
         "Memory copy",
+        "Memory latency",
         "GEMM float64",
         "GEMM float32",
-        "Memory latency",
-        "Copy between processes",
         "Zstandard-1 compression, text",
         "Zstandard-1 decompression, text",
+        "Copy between processes",
     ]
 
 
@@ -142,6 +144,26 @@ def test_a_key_figure_below_what_its_model_should_reach_matters_most():
     assert summary.limitations[0] == "Memory read reaches 87 % of the 4600 GB/s expected of this model"
     assert summary.values[0].is_below_expectation
     assert summary.trust == "trustworthy: yes"
+
+
+@pytest.mark.parametrize(("slower", "is_below"), [(1.0, False), (1.25, True)])
+def test_a_latency_above_the_expected_one_is_below_expectation(slower, is_below):
+    floor = next(floor for floor in built_in_floors() if floor.better == "less")
+    value = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz"))).values[2]
+    interval = Interval(*[floor.expected * slower] * 3)
+    slow = replace(value, floor=floor, figure=replace(value.figure, interval=interval))
+    assert slow.of_expected == pytest.approx(slower)
+    assert slow.is_below_expectation == is_below
+
+
+def test_key_figures_stand_in_groups_and_each_group_stands_once():
+    summary = overview(Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz")))
+    groups = [group for group, _ in itertools.groupby(summary.values, lambda value: value.group)]
+    assert groups == ["memory", "compute", "links", "models"]
+    assert {value.figure.better for value in summary.values if value.title == "Memory latency"} == {"less"}
+    for values in (OF_GPU, OF_HOST):
+        groups = [GROUPS.get(f"{suite}/{figure.case}") or GROUPS[suite] for suite, figure in values]
+        assert sorted(set(groups), key=groups.index) == [group for group, _ in itertools.groupby(groups)]
 
 
 def test_what_is_expected_cites_other_runs_than_the_one_shown():

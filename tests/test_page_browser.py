@@ -176,11 +176,40 @@ def test_a_search_shows_the_cases_that_hold_every_word_and_nothing_else(browser,
     assert shown(browser) == 0
     browser.ask(SEARCH.format("h2d pinned"))
     assert shown(browser) == 5
-    assert browser.ask("document.querySelector('nav output').textContent") == "5 of 303 cases"
+    assert browser.ask("document.querySelector('nav output').textContent") == "5 of 534 cases"
     browser.ask(SEARCH.format("skipped"))
-    assert shown(browser) == 11
+    assert shown(browser) == 150
     browser.ask(SEARCH.format(""))
     assert shown(browser) == 0
+
+
+KEY = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{}', bubbles: true }}))"
+
+
+def test_a_slash_begins_a_search_and_escape_ends_it(browser, pages):
+    browser.show(pages(WHOLE))
+    browser.ask(KEY.format("/"))
+    assert browser.ask("document.activeElement === document.querySelector('nav input')")
+    browser.ask(SEARCH.format("h2d pinned"))
+    assert shown(browser) == 5
+    browser.ask(KEY.format("Escape"))
+    assert (shown(browser), browser.ask("document.activeElement === document.body")) == (0, True)
+
+
+HALVES = """[...document.querySelectorAll(".suite")].filter((suite) => {
+    const box = suite.getBoundingClientRect(), middle = (box.left + box.right) / 2;
+    const shown = [...suite.querySelectorAll("figure, table, .fold, .tiles")].filter((part) => part.checkVisibility());
+    return !shown.some((part) => part.getBoundingClientRect().right > middle + 40);
+}).map((suite) => suite.id)"""
+
+
+def test_beside_a_lone_chart_the_page_is_not_empty(browser, pages):
+    for path in (WHOLE, RECORDINGS / "h200x2-headline.jsonl.gz"):
+        browser.show(pages(path), 1280)
+        assert browser.ask(HALVES) == []
+        tops = browser.ask("""[...document.querySelectorAll(".lone > .charts")].map((charts) =>
+            [charts, charts.parentElement.querySelector(".fold")].map((part) => part.getBoundingClientRect().top))""")
+        assert all(abs(chart - fold) < 60 for chart, fold in tops), "the cases stand beside the chart"
 
 
 def test_a_permalink_opens_the_groups_that_its_case_lies_in_and_the_case(browser, pages):

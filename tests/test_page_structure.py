@@ -70,21 +70,34 @@ def test_the_page_begins_with_the_same_summary_as_every_other_form():
     for text in (
         *summary.devices,
         " · ".join(summary.conditions),
-        f"T{summary.trust[1:]}",
+        f"T{summary.brief_trust[1:]}",
+        *summary.doubts,
         value.title,
         value.figure.text,
     ):
         assert text in head
     assert "95.8 % of data sheet" in head
-    assert head.index("Trustworthy: no, because 1 case failed") < head.index("Memory read") < head.index(" 4 ok")
+    assert head.index("Memory read") < head.index("Trustworthy: no, 1 reason") < head.index("1 case failed")
+    assert head.index("1 case failed") < head.index(" 4 ok")
+    assert "more is better" in head
+
+
+def test_each_key_figure_has_a_picture_of_its_samples_on_one_scale():
+    def paths(*times):
+        timed = make.result(make.timing(*times, moved=1e9), of=make.case("read", "mine", size_bytes=GIB))
+        return [path for path in PageElements(run_of(timed)).attributes("path", "d") if path.endswith("0v6")]
+
+    assert paths(*[1e-3] * 9) == ["M50 0v6"]
+    (path,) = paths(*[1e-3] * 9, 0.99e-3, 1.2e-3)
+    assert [place.split()[0] for place in path.split("M")[1:]] == ["1", "50", "60"]
 
 
 def test_the_markdown_begins_with_the_same_answer():
     run = run_of(*sizes(), read(suite="ipc", status="failed", cause="hang", reason="no answer"))
     head = rendering.report("md").render(run).partition("\n## ")[0]
-    assert "| key figure | median | 95 % within process | of data sheet |" in head
-    assert "| Memory read | **4600 GB/s** | ± 0.1 % | 95.8 % |" in head
-    assert "**Trustworthy: no, because 1 case failed (hang)**" in head
+    assert "| group | key figure | median | 95 % within process | better | of data sheet |" in head
+    assert "| mine | Memory read | **4600 GB/s** | ± 0.1 % | more | 95.8 % |" in head
+    assert "**Trustworthy: no, 1 reason**\n\n- 1 case failed (hang)" in head
     assert "| mine | what mine measures | 4 ok |" in head
     assert head.splitlines()[2].startswith("tier quick · 5 cases")
 
@@ -140,7 +153,7 @@ def test_fewer_than_three_points_are_no_chart(kind):
     view = View(kind, "Chart", ("read",), x="size_bytes", y="size_bytes")
     few = PageElements(run_of(*sizes()[:2], views=[view]))
     assert "figure" not in {tag for tag, _, _ in few.found}
-    assert "Fewer than 3 points, so no chart: Chart." in few.words
+    assert "Chart" not in few.words
     assert "figure" in {tag for tag, _, _ in PageElements(run_of(*sizes(), views=[view])).found}
 
 

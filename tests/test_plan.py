@@ -14,7 +14,7 @@ from gpubench.authoring.axes import Target, points
 from gpubench.authoring.suite import Suite
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
-from gpubench.model import Settings
+from gpubench.model import Facts, Settings
 
 ONE = make.facts(make.device())
 TWO = make.facts(make.device("cuda:0", peers=("cuda:1",)), make.device("cuda:1", peers=("cuda:0",)))
@@ -160,6 +160,20 @@ def test_a_filter_selects_among_the_headline_cases_and_replaces_none():
     assert [job.case.id for job in plan.jobs] == ["gemm/square[dtype=float32,n=2048]"]
     with pytest.raises(UsageError, match="no case matches --filter float64"):
         planning.make(H200, Settings(("gemm",), ("host",), filters=("float64",), headline=True))
+
+
+def test_a_filter_that_selects_nothing_here_says_why_and_suggests_only_what_is_similar():
+    host = Facts(tuple(device for device in H200.devices if device.backend == "host"))
+
+    def refusal(facts, suite, *filters, tier="quick", device="host"):
+        with pytest.raises(UsageError) as refused:
+            planning.make(facts, Settings((suite,), (device,), tier, filters))
+        return str(refused.value)
+
+    assert refusal(host, "bandwidth", "h2d") == "bandwidth/h2d needs a GPU; none here"
+    assert refusal(H200, "bandwidth", "h2d") == "bandwidth/h2d: no case runs on host"
+    assert refusal(host, "gemm", "sqare").endswith("did you mean gemm/square?")
+    assert "did you mean" not in refusal(host, "gemm", "latency")
 
 
 def test_the_word_headline_combines_with_names_and_all_and_is_no_suite():

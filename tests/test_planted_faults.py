@@ -1,7 +1,7 @@
 """Faults planted by somebody who did not write the engine are seen: `bash ci/study.sh planted_faults` has them all."""
 
 import pytest
-from planted_faults import PASSED, machine_run
+from planted_faults import PASSED, machine_entries, machine_run, rank_entries, suite_entries
 
 FAULTS = {
     "every second call is idle": "wrong-answer",
@@ -28,3 +28,12 @@ def test_a_planted_fault_is_seen_by_the_check_that_is_meant_for_it(name):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_task_without_a_fault_passes(seed):
     assert machine_run("healthy", "clockwork", seed)[0] == PASSED
+
+
+PLACES = [*machine_entries(), *suite_entries(), *rank_entries()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", PLACES, ids=lambda entry: f"{entry.name} ({entry.where})")
+def test_every_place_of_the_study_passes_without_its_fault(entry):
+    assert entry.run(0, True) in (PASSED, "unchecked", "true figure")

@@ -43,8 +43,18 @@ def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_to
     planned_s = plan(jobs).seconds_of(jobs[0])
     assert forecast.left_s() == pytest.approx(110 * planned_s)
     for of in jobs[:99]:
-        forecast.add(of, 5.0)
-    assert forecast.left_s() == pytest.approx(5.0 + 10 * planned_s, abs=0.2)
+        forecast.add(of, planned_s)
+    assert forecast.left_s() == pytest.approx(11 * planned_s)
+
+
+def test_a_slow_suite_lengthens_the_forecast_of_the_suites_that_follow():
+    jobs = [job(suite, number) for suite in ("bandwidth", "gemm", "ipc", "latency") for number in range(10)]
+    forecast = Forecast(plan(jobs), jobs)
+    planned_s = plan(jobs).seconds_of(jobs[0])
+    for of in jobs[:20]:
+        forecast.add(of, 5 * planned_s)
+    assert forecast.left_s() == pytest.approx(20 * planned_s * 5 ** (2 / 3))
+    assert 0.5 < forecast.left_s() / (20 * 5 * planned_s) < 1
 
 
 def test_jobs_with_too_few_devices_take_no_time():

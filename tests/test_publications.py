@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_markdown
 
 from gpubench import plugins
-from gpubench.base.clean import tidy
+from gpubench.base.clean import escape, tidy
 from gpubench.judging.answer import answer
 from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, exit_status, settled
@@ -191,3 +191,15 @@ def test_json_has_null_where_there_is_no_number():
     (finding,) = json.loads(render("json", plugins.load("gates", "regression").judge(*single, Policy())))["findings"]
     assert (finding["change"], finding["q"]) == (None, None)
     assert judged.findings
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("access_width, B* pays; llama-3-8b: done", "`access_width`, `B*` pays; `llama-3-8b`: done"),
+        ("ends with `x_y.z`.", "ends with &#96;`x_y.z`&#96;."),
+        (": starts", "`:` starts"),
+    ],
+)
+def test_the_punctuation_of_a_sentence_stays_outside_of_code(text, escaped):
+    assert escape(text) == escaped

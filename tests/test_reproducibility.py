@@ -109,6 +109,6 @@ def test_the_wide_table_has_the_deviation_between_processes_and_says_where_it_wa
 
 
 def test_without_a_known_deviation_the_terminal_leaves_out_its_column_and_says_how_to_measure_it():
-    _, _, heads, _, note = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
+    _, _, heads, _, note, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
     assert "between" not in heads
     assert note == "± is the 95 % interval within one process; --replicates 3 measures how much processes differ"

@@ -35,6 +35,7 @@ def process(bench, n, library):
     return Task.of(Stage(lambda: None, clock="host"), check=lambda: {"pid": os.getpid()})
 """
 PLUGIN = str(Path(__file__).parent / "plugin")
+CHILDREN = os.pathsep.join((PLUGIN, str(Path(__file__).parent)))  # the clockwork device too
 
 
 class ListSink:
@@ -58,7 +59,7 @@ class ListSink:
 @pytest.fixture
 def faults(monkeypatch):
     """Install the third party's suite `faults`, here and in child processes."""
-    monkeypatch.setenv("PYTHONPATH", PLUGIN)
+    monkeypatch.setenv("PYTHONPATH", CHILDREN)
     monkeypatch.syspath_prepend(PLUGIN)
 
 
@@ -89,7 +90,7 @@ def outcomes(shelf: ListSink) -> list[tuple[str, str, str]]:
 def shared_run(*names: str) -> ListSink:
     """Return a run whose results several tests share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", PLUGIN)
+        patch.setenv("PYTHONPATH", CHILDREN)
         patch.syspath_prepend(PLUGIN)
         return run(*names)
 

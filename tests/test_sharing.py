@@ -20,7 +20,7 @@ def run(tmp_path):
 
 
 def test_a_report_names_neither_host_nor_device_unless_asked(call, run):
-    assert call("report", run, "-o", "a.md") == (0, "", "")
+    assert call("report", run, "-o", "a.md") == (0, "", "written: a.md\n")
     status, _, said = call("report", run, "-o", "b.html", "--no-redact")
     assert (status, said.split(":")[0]) == (0, "not anonymised")
     assert "gpu17" not in Path("a.md").read_text()
@@ -30,7 +30,7 @@ def test_a_report_names_neither_host_nor_device_unless_asked(call, run):
 
 
 def test_a_page_takes_several_runs_and_a_table_of_figures_takes_one(call, run):
-    assert call("report", run, run, run, "-o", "a.html") == (0, "", "")
+    assert call("report", run, run, run, "-o", "a.html") == (0, "", "written: a.html\n")
     page = Path("a.html").read_text()
     assert "3 runs: NVIDIA H200" in page
     assert "gpu17" not in page

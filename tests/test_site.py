@@ -14,7 +14,7 @@ import _make as make
 import pytest
 
 from gpubench.base.errors import FileError, UsageError
-from gpubench.cli.report import site_sharing
+from gpubench.cli import _sharing as sharing
 from gpubench.model import KeyFigure, Settings, SuiteInfo, store
 from gpubench.tools import site
 
@@ -78,7 +78,8 @@ def write(path, day, seconds=1e-3, devices=(), results=3, tier="quick", **fields
 
 def build(folder, out, no_redact=False):
     messages = []
-    return site.build(folder, out, site_sharing(no_redact), messages.append), messages
+    share = lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False)  # noqa: E731
+    return site.build(folder, out, share, not no_redact, messages.append), messages
 
 
 class Links(HTMLParser):
@@ -115,9 +116,45 @@ def test_the_index_lists_each_run_by_device_and_date_and_every_link_leads_to_a_f
     assert [link for link in links if not (site.index.parent / link).is_file()] == []
     text = site.index.read_text()
     assert text.index("2 × NVIDIA H200</h2>") < text.index(">NVIDIA H200</h2>")
-    assert text.index("2026-01-02 03:04 UTC</a></th>") < text.index("2026-01-01 03:04 UTC</a></th>"), "the newest first"
+    assert text.index("2026-01-02 03:04 UTC</a><span>") < text.index("2026-01-01 03:04 UTC</a><span>")
     assert re.search(r"Memory triad</th>.*999\.0 GB/s", text, re.DOTALL)
-    assert '<td class="text trusted">yes</td>' in text
+    assert '<td class="trusted" data-label="trustworthy">yes</td>' in text
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', text)
+    assert heads.index("Memory triad") < heads.index("trustworthy") < heads.index("cases"), "figures first"
+
+
+def test_the_index_counts_the_reasons_not_to_trust_a_run_and_its_page_names_them(tmp_path):
+    failed = make.result(status="failed", cause="wrong answer", of=make.case(suite="mine", n=9))
+    interrupted = write(tmp_path / "runs/a.jsonl", day=1, results=0)
+    run = dataclasses.replace(interrupted, results=(failed,), complete=False)
+    (tmp_path / "runs/a.jsonl").write_bytes(store.encode_run(run, packed=False))
+    built, _ = build(tmp_path / "runs", tmp_path / "site")
+    assert '<td class="doubted" data-label="trustworthy">no, 2 reasons</td>' in built.index.read_text()
+    assert "wrong answer" not in built.index.read_text()
+    (page,) = (tmp_path / "site/runs").glob("*.html")
+    assert "1 case failed (wrong answer)" in page.read_text()
+
+
+ROWS = """[...document.querySelectorAll(".site tbody tr")]
+    .map((row) => [getComputedStyle(row).display, row.offsetHeight])"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here")
+def test_a_run_is_a_line_on_a_desk_and_a_card_on_a_phone(tmp_path):
+    for name in ("h200", "h200x2-applications"):
+        path = RECORDINGS / f"whole/{name}.jsonl.gz"
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "runs")
+    built, _ = build(tmp_path / "runs", tmp_path / "site")
+    with _browser.browser() as browser:
+        for width, display, most in ((1280, "table-row", 80), (390, "grid", 300)):
+            browser.show(built.index, width=width)
+            rows = browser.ask(ROWS)
+            assert [shown for shown, _ in rows] == [display] * 2
+            assert max(height for _, height in rows) <= most
+            boxes = "[...document.querySelectorAll('.site, main')].map((box) => box.scrollWidth - box.clientWidth)"
+            assert max(browser.ask(boxes)) <= 0, "the key figures of an H200 fit"
 
 
 def test_the_page_of_a_run_leads_back_to_the_index(built):

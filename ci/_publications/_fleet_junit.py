@@ -39,7 +39,9 @@ def fleet_tests(judgement: gb.FleetJudgement) -> str:
             _component_test(standing, findings.get(standing.place, ()), failures.get(standing.place))
         )
     tests = [test for suite in suites.values() for test in suite]
-    lines = [gb.fleet_text.fleet_answer(judgement), *gb.fleet_text.population_sentences(judgement), *judgement.notes]
+    text = gb.fleet_text
+    odd = [*text.setting_sentences(judgement), *text.fast_sentences(judgement), *text.population_sentences(judgement)]
+    lines = [text.fleet_answer(judgement), *odd, *judgement.notes]
     output = escape("\n".join(lines))
     return "".join(
         [

@@ -126,7 +126,7 @@ def _style(page: str) -> str:
     sheet = _STYLE.search(page)
     rules = _RULE.findall(sheet[1] if sheet else "")
     kept = [
-        rule.strip() for rule in rules if re.match(r"\s*(:root|@media screen and \(prefers|svg |\.[ch]\d |\.run)", rule)
+        rule.strip() for rule in rules if re.match(r"\s*(:root|@media screen and \(pref|svg |\.[ch]\d+ |\.run)", rule)
     ]
     return "svg { font-family: system-ui, sans-serif; }\n" + "\n".join(kept)
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubench.analysis.figure import Figure, Spread
-from gpubench.analysis.quantities import series_labelled
+from gpubench.analysis.quantities import judged_values, series_labelled
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.knowledge.floors import Floor, built_in_floor
-from gpubench.knowledge.key_figures import BUILT_IN_SUITES, OF_GPU, OF_HOST, OF_SUITES
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES, GROUPS, OF_GPU, OF_HOST, OF_SUITES
 from gpubench.model import KeyFigure
 
 
@@ -19,7 +19,8 @@ class KeyValue:
 
     `title` is the name for people, and `case_id` the case that supplied the value. `series` is the label of its series,
     empty for the headline. `floor` is the value expected of this model of GPU, None if it is unknown, or if it was
-    measured on the day of the run, which may be one of its sources."""
+    measured on the day of the run, which may be one of its sources. `samples` has the samples
+    of all ok replicates, in the unit of the figure."""
 
     title: str
     case_id: str
@@ -27,6 +28,13 @@ class KeyValue:
     devices: tuple[str, ...]
     figure: Figure
     floor: Floor | None = None
+    samples: tuple[float, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """`memory`, `compute`, `links` or `models`; for a suite by another author its name."""
+        suite, _, case = self.case_id.partition("/")
+        return GROUPS.get(f"{suite}/{case.partition('[')[0]}") or GROUPS.get(suite, suite)
 
     @property
     def of_spec(self) -> float | None:
@@ -36,19 +44,18 @@ class KeyValue:
 
     @property
     def of_expected(self) -> float | None:
-        """The figure over the expected value, or the inverse if less is better: above 1 is better; None if unknown."""
+        """The figure over the expected value; None if that is unknown."""
         if self.floor is None or self.floor.unit != self.figure.unit:
             return None
-        ratio = self.figure.interval.centre / self.floor.expected
-        if self.floor.better == "more":
-            return ratio
-        return 1 / ratio if ratio else None
+        return self.figure.interval.centre / self.floor.expected
 
     @property
     def is_below_expectation(self) -> bool:
         """Whether the figure misses the expected value by more than the tolerance between boards of one model."""
         reached = self.of_expected
-        return self.floor is not None and reached is not None and reached < 1 - self.floor.tolerance_percent / 100
+        if self.floor is None or not reached:
+            return False
+        return (reached if self.floor.better == "more" else 1 / reached) < 1 - self.floor.tolerance_percent / 100
 
 
 def key_values(summary: Summary) -> list[KeyValue]:
@@ -105,7 +112,15 @@ def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: Key
     for _, spread in nearest.values():
         if figure := _figure(summary, spread, wanted.series):
             floor = None if wanted.series else _floor(summary, spread)  # floors exist for headlines only
-            yield KeyValue(wanted.title, spread.case.id, wanted.series, spread.devices, figure, floor)
+            samples = tuple(_samples(spread, wanted.series))
+            yield KeyValue(wanted.title, spread.case.id, wanted.series, spread.devices, figure, floor, samples)
+
+
+def _samples(spread: Spread, label: str) -> Iterator[float]:
+    for row in spread.rows:
+        series = series_labelled(row.result, label)
+        if row.result.status == "ok" and series is not None:
+            yield from judged_values(series).tolist()
 
 
 def _distance(params: Mapping[str, str | float], wanted: KeyFigure) -> float | None:

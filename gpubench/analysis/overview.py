@@ -16,14 +16,27 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpubench.analysis.counters import CounterTable, is_slowed
+from gpubench.analysis.counters import CounterTable, Track, is_slowed
 from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
 from gpubench.analysis.summary import POWER_CAPPED, Summary
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_text
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_brief, trust_text
 from gpubench.base import units
-from gpubench.model import Better, Device, Facts, Manifest, Measure, Remark, Result, Run, Samples, Series, Tier
+from gpubench.model import (
+    Better,
+    Device,
+    EventClass,
+    Facts,
+    Manifest,
+    Measure,
+    Remark,
+    Result,
+    Run,
+    Samples,
+    Series,
+    Tier,
+)
 
 _MOST_LIMITATIONS = 3
 _OF_HOST = "these are figures of the host processor, not of a GPU"
@@ -63,6 +76,17 @@ class Overview:
     def trust(self) -> str:
         """`trustworthy: yes`, `trustworthy: no, because …` with the worst doubt, or `trustworthy: imported, …`."""
         return f"trustworthy: {trust_text(self.doubts)}"
+
+    @property
+    def brief_trust(self) -> str:
+        """`trustworthy: yes`, `trustworthy: no, 2 reasons`, or `trustworthy: imported, not checked`."""
+        return f"trustworthy: {trust_brief(self.doubts)}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every doubt that `brief_trust` counts, and the limitations."""
+        counted = () if self.brief_trust == self.trust else self.doubts[:1]
+        return (*counted, *self.limitations)
 
     @property
     def has_expectations(self) -> bool:
@@ -173,8 +197,15 @@ def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> Suite
     return SuiteLine(name, info.summary if info else "", counts, sum(result.elapsed_s for result in results))
 
 
-ComponentKind = Literal["GPU", "node", "host", "link"]
-_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER)
+ComponentKind = Literal["GPU", "rack", "node", "host", "link"]
+_OF_CASES = (Measure.CORE_CLOCK, Measure.THROTTLE_REASONS)
+_SHOWN = (Measure.TEMPERATURE, Measure.BOARD_POWER, *_OF_CASES)
+_THROTTLED = {  # the state of a case whose readings have a throttle reason of this class, as the label is called
+    EventClass.THERMAL: "thermal",
+    EventClass.HARDWARE_SLOWDOWN: "hw-slowdown",
+    EventClass.POWER_CAP: "power-capped",
+}
+_USUALLY = 0.5  # the least share of the readings during a case with a throttle reason
 _LINK_DETAILS = ("pcie.generation", "pcie.width")
 _ON_CHIP = ("dram", "l2", "shared")
 _HOST_LINKS = ("link.h2d", "link.d2h")
@@ -256,14 +287,15 @@ class DigestBuilder:
     _results: dict[tuple[str, ...], dict[CaseKey, list[_Process]]] = field(default_factory=dict)
     _samples: list[Samples] = field(default_factory=list)
     _remarks: list[Remark] = field(default_factory=list)
-    _windows: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     _failures: dict[tuple[str, ...], list[CaseFailure]] = field(default_factory=dict)
     _wanted: frozenset[str] = frozenset()
+    _device_ids: frozenset[str] = frozenset()
 
     def add(self, record: Manifest | Result | Samples | Remark) -> None:
         """Add one record of a run file; the manifest must be the first."""
         if isinstance(record, Manifest):
             self._manifest = record
+            self._device_ids = frozenset(device.id for device in record.facts.devices)
             self._wanted = frozenset(counter.name for counter in record.counters if counter.measures in _SHOWN)
         elif isinstance(record, Result):
             self._add_result(record)
@@ -288,8 +320,7 @@ class DigestBuilder:
         """Keep the rate of an ok result with its window, or the failure of a failed or invalid one."""
         if self._manifest is None:
             return
-        device_ids = {device.id for device in self._manifest.facts.devices}
-        if not result.devices or not device_ids.issuperset(result.devices):
+        if not result.devices or not self._device_ids.issuperset(result.devices):
             return
         if result.status == "failed" or result.status == "invalid":
             failure = CaseFailure(result.case.id, result.status, result.reason or result.cause)
@@ -303,18 +334,27 @@ class DigestBuilder:
         states = frozenset((*result.labels, *other_work(result), *slowdowns(result)))
         if not any(is_slowed(series.clock_hz, self._manifest.facts.device(device)) for device in result.devices):
             states -= {POWER_CAPPED}
-        process = _Process(value, series.clock_hz or math.nan, states)
+        process = _Process(value, series.clock_hz or math.nan, states, result.window)
         self._results.setdefault(result.devices, {}).setdefault(key, []).append(process)
-        for device in result.devices:
-            self._windows.setdefault(device, []).append(result.window)
 
     def _component(self, devices: tuple[str, ...], manifest: Manifest, counters: CounterTable) -> Component:
         """Return the component of these device ids with its rates, health and failures: a link, a host or a GPU."""
         described = [manifest.facts.device(device) for device in devices]
-        rates = {key: _rate(key, processes) for key, processes in self._results[devices].items()}
+        by_key = self._results[devices]
+        windows = np.array([process.window for processes in by_key.values() for process in processes]).reshape(-1, 2)
+        sampled = iter(zip(*(_sampled(counters, device, windows) for device in devices), strict=True))
+        has_readings = any(counters.of(device, measure) for device in devices for measure in _OF_CASES)
+        rates = {
+            key: _rate(
+                key, [process.with_readings(next(sampled)) if has_readings else process for process in processes]
+            )
+            for key, processes in by_key.items()
+        }
         details = tuple((name, value) for name, value in described[0].details if name in _LINK_DETAILS)
-        heat = [self._readings_while_measured(counters, device, Measure.TEMPERATURE) for device in devices]
-        power = [self._readings_while_measured(counters, device, Measure.BOARD_POWER) for device in devices]
+        heat, power = (
+            [_readings_during(counters, device, measure, windows) for device in devices]
+            for measure in (Measure.TEMPERATURE, Measure.BOARD_POWER)
+        )
         is_host = described[0].backend == "host"
         return Component(
             "link" if len(devices) > 1 else "host" if is_host else "GPU",
@@ -331,25 +371,60 @@ class DigestBuilder:
             tuple(dict.fromkeys(self._failures.get(devices, ()))),
         )
 
-    def _readings_while_measured(self, counters: CounterTable, device: str, measure: Measure) -> np.ndarray:
-        """Return a device's readings of `measure` from the start of its first ok case to the end of its last."""
-        windows = self._windows.get(device, [(0.0, 0.0)])
-        start, end = min(start for start, _ in windows), max(end for _, end in windows)
-        parts = [track.during(start, end).values for track in counters.of(device, measure)]
-        return np.concatenate(parts) if parts else np.array([])
-
     def _event_remarks(self, devices: Sequence[str], source: str) -> tuple[str, ...]:
         """Return the messages of the event remarks of one `source` about any of these devices, each message once."""
         events = (remark for remark in self._remarks if (remark.source, remark.state) == (source, "event"))
         return tuple(dict.fromkeys(remark.words for remark in events if remark.device in devices))
 
 
+_Reading = tuple[float, frozenset[str]]  # the mean core clock in hertz (NaN if unknown) and the states of a device
+
+
 class _Process(NamedTuple):
-    """One replicate of a case: its median in SI units, its clock in hertz (NaN if unknown), labels and slowdowns."""
+    """One replicate of a case: its median in SI units, its clock in hertz (NaN if unknown), states and window."""
 
     value: float
     clock_hz: float
     states: frozenset[str]
+    window: tuple[float, float]
+
+    def with_readings(self, readings: Sequence[_Reading]) -> _Process:
+        """Return the process with what the sampled counters of its devices say: their states, and a missing clock."""
+        clock_hz = self.clock_hz if self.clock_hz > 0 else _median([clock_hz for clock_hz, _ in readings])
+        return self._replace(clock_hz=clock_hz, states=self.states.union(*(states for _, states in readings)))
+
+
+def _readings_during(counters: CounterTable, device: str, measure: Measure, windows: np.ndarray) -> np.ndarray:
+    """Return a device's readings of `measure` from the start of its first ok case to the end of its last."""
+    start, end = (windows[:, 0].min(), windows[:, 1].max()) if len(windows) else (0.0, 0.0)
+    parts = [track.during(start, end).values for track in counters.of(device, measure)]
+    return np.concatenate(parts) if parts else np.array([])
+
+
+def _sampled(counters: CounterTable, device: str, windows: np.ndarray) -> list[_Reading]:
+    """Return for each window the mean of the core clock, and the throttle states that half of the readings have."""
+
+    def means(track: Track, values: np.ndarray) -> np.ndarray:
+        begin, end = windows[:, 0], windows[:, 1]
+        has_none = track.at.searchsorted(end, "right") <= track.at.searchsorted(begin, "left")
+        reach = np.where(
+            has_none, track.counter.period_s, 0.0
+        )  # a case shorter than a period has the readings beside it
+        first, past = track.at.searchsorted(begin - reach, "left"), track.at.searchsorted(end + reach, "right")
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=float)])
+        return np.asarray(np.where(past > first, sums[past] - sums[first], np.nan) / np.maximum(past - first, 1))
+
+    clocks = np.full(len(windows), math.nan)
+    for track in counters.of(device, Measure.CORE_CLOCK)[:1]:
+        clocks = means(track, track.values)
+    states: list[set[str]] = [set() for _ in windows]
+    for track in counters.of(device, Measure.THROTTLE_REASONS)[:1]:
+        masks = track.values.astype(np.int64)
+        for bit in track.counter.bits:
+            if bit.kind in _THROTTLED:
+                for place in np.flatnonzero(means(track, (masks & bit.mask) > 0) >= _USUALLY):
+                    states[place].add(_THROTTLED[bit.kind])
+    return [(clock_hz, frozenset(of_window)) for clock_hz, of_window in zip(clocks.tolist(), states, strict=True)]
 
 
 def _case_key(result: Result, series: Series, manifest: Manifest) -> CaseKey:

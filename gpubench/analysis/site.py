@@ -9,7 +9,7 @@ from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Entry, Line, RunSource, Trend, TrendPoint, entries
-from gpubench.analysis.trust import trust_text
+from gpubench.analysis.trust import trust_brief
 from gpubench.model import Run
 
 
@@ -41,8 +41,8 @@ class SiteRun:
 
     @property
     def trust(self) -> str:
-        """`yes`, `no, because …`, or `imported, not checked`."""
-        return trust_text(self.doubts)
+        """`yes`, `no, 2 reasons`, or `imported, not checked`."""
+        return trust_brief(self.doubts)
 
 
 @dataclass(frozen=True, slots=True)

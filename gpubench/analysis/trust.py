@@ -57,6 +57,13 @@ def trust_text(run_doubts: Sequence[str]) -> str:
     return f"no, because {run_doubts[0]}{_and_more(len(run_doubts) - 1, 'reason', 'reasons')}"
 
 
+def trust_brief(run_doubts: Sequence[str]) -> str:
+    """Return `yes`, `no, 2 reasons` with the number of doubts, or `imported, not checked`."""
+    if not run_doubts or run_doubts[0] == _IMPORTED:
+        return trust_text(run_doubts)
+    return f"no, {len(run_doubts)} {'reason' if len(run_doubts) == 1 else 'reasons'}"
+
+
 def _and_more(count: int, one: str, several: str) -> str:
     """Return `, and 2 more reasons`; empty for none."""
     return f", and {count} more {one if count == 1 else several}" if count else ""
@@ -165,7 +172,8 @@ def _below_expectation(values: Sequence[KeyValue]) -> Iterator[str]:
         if value.is_below_expectation and value.floor and value.of_expected is not None:
             expected = units.quantity(value.floor.expected, value.floor.unit)
             reached = units.percent(value.of_expected, 0)
-            yield f"{value.title} reaches {reached} of the {expected} expected of this model"
+            verb = "reaches" if value.floor.better == "more" else "takes"
+            yield f"{value.title} {verb} {reached} of the {expected} expected of this model"
 
 
 def _capped(summary: Summary) -> Iterator[str]:

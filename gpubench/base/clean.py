@@ -99,10 +99,15 @@ def escape(text: str) -> str:
     This also holds in a cell of a table and at the start of a line. Words are joined by single blanks, and each word
     that Markdown could interpret becomes code."""
     plain_words = text.split()
-    escaped_words = [code(word) if _LIVE.search(word) else word for word in plain_words]
+    escaped_words = [_escaped(word) if _LIVE.search(word) else word for word in plain_words]
     if plain_words and _LINE_START.fullmatch(plain_words[0]):
         escaped_words[0] = code(plain_words[0])
     return " ".join(escaped_words)
+
+
+def _escaped(word: str) -> str:
+    bare = word.rstrip(",;.:")  # the punctuation of the sentence stays outside the code
+    return code(bare) + word[len(bare) :]
 
 
 def code(text: str) -> str:

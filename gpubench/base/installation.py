@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from gpubench import DISTRIBUTION
 from gpubench.base.errors import Unavailable
@@ -29,6 +30,13 @@ def check() -> None:
     for module in PACKAGES:
         if importlib.util.find_spec(module) is None:
             raise _unavailable(module, "is not installed")
+
+
+def for_gpu() -> str:
+    """Return how to install the libraries for a GPU: in a clone by its script, which finds the GPU, else by pip."""
+    if (Path(__file__).parents[2] / "ci" / "bench.sh").is_file():
+        return "bash ci/bench.sh in the clone of gpubench (driver ≥ 580 for CUDA 13)"
+    return f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
 
 
 def versions(*distributions: str) -> dict[str, str]:

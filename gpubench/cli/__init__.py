@@ -7,40 +7,40 @@ import sys
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
+from gpubench.cli import _help, compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
 
 app = typer.Typer(
     name="gpubench",
     help="Benchmark and profile NVIDIA and AMD GPUs, or the host processor if there is none: measure suites, check "
     "every answer, sample counters, write reports, compare runs, and find regressions.",
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("list")(list_.list_)
-app.command("plan")(list_.plan)
-app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT)(profile.profile)
-app.command("doctor")(doctor.doctor)
-app.command("soak")(run.soak)
-app.command("monitor")(monitor.monitor)
-app.command("show")(report.show)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("site")(report.site)
-app.command("gate")(gate.gate)
-app.command("ab")(gate.ab)
-app.command("redact")(report.redact)
-app.add_typer(history.app, name="history")
-app.add_typer(fleet.app, name="fleet")
-app.command("import")(import_.import_)
+_MEASURE, _JUDGE, _SHARE = "Measure", "Judge", "Read and share"  # the panels of commands
+app.command("run", rich_help_panel=_MEASURE)(run.run)
+app.command("list", rich_help_panel=_MEASURE)(list_.list_)
+app.command("plan", rich_help_panel=_MEASURE)(list_.plan)
+app.command("soak", rich_help_panel=_MEASURE)(run.soak)
+app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT, rich_help_panel=_MEASURE)(profile.profile)
+app.command("monitor", rich_help_panel=_MEASURE)(monitor.monitor)
+app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)
+app.command("compare", rich_help_panel=_JUDGE)(compare.compare)
+app.command("ab", rich_help_panel=_JUDGE)(gate.ab)
+app.command("gate", rich_help_panel=_JUDGE)(gate.gate)
+app.command("show", rich_help_panel=_SHARE)(report.show)
+app.command("report", rich_help_panel=_SHARE)(report.report)
+app.command("site", rich_help_panel=_SHARE)(report.site)
+app.command("redact", rich_help_panel=_SHARE)(report.redact)
+app.command("import", rich_help_panel=_SHARE)(import_.import_)
+app.add_typer(history.app, name="history", rich_help_panel=_JUDGE)
+app.add_typer(fleet.app, name="fleet", rich_help_panel=_JUDGE)
 
 
 def call() -> int:
     """Run the command in the process's arguments and return the exit status; an invalid argument is a UsageError."""
     arguments = sys.argv[1:]
     try:
-        status = app(arguments or ["--help"], prog_name="gpubench", standalone_mode=False)
+        status = _help.arranged(app)(arguments or ["--help"], prog_name="gpubench", standalone_mode=False)
     except profile.TyperUsageError as error:
         raise _usage_error(error) from error
     return int(status or 0) if arguments else UsageError.exit_status
@@ -48,7 +48,8 @@ def call() -> int:
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     command = error.ctx.command_path if error.ctx else "gpubench"
-    usage_error = UsageError(f"{error.format_message().rstrip('.')}; see {command} --help")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")  # a word of the library that checks it
+    usage_error = UsageError(f"{message}{'' if message.endswith('?') else ';'} see {command} --help")
     usage_error.exit_status = error.exit_code
     return usage_error
 

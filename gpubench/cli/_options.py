@@ -14,9 +14,9 @@ from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
-    from gpubench import model
+    from gpubench import model, plugins
     from gpubench.analysis.views import breakeven
-    from gpubench.measuring import data_files, nodes
+    from gpubench.measuring import data_files, inventory, nodes
     from gpubench.measuring import plan as planning
     from gpubench.tools import history
 
@@ -29,10 +29,25 @@ class TierName(StrEnum):
     FULL = "full"
 
 
+def suite_completions() -> list[str]:
+    """Return the words with which a shell completes the name of a suite."""
+    return [*plugins.names("suites"), "all", "headline"]
+
+
+def case_completions(ctx: typer.Context) -> list[str]:
+    """Return the names and the ids of the cases of the suites on the command line, with which a shell completes one."""
+    given = ctx.params
+    tier, facts = TierName(given.get("tier") or TierName.QUICK), inventory.facts()
+    planned = planning.make(facts, settings(facts, given.get("suites"), given.get("device"), False, tier, None, None))
+    ids = dict.fromkeys(job.case.id for job in planned.jobs)
+    return [*dict.fromkeys(case_id.partition("[")[0] for case_id in ids), *ids]
+
+
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|PATH…|all|headline]",
+        metavar="SUITE|PATH|all|headline",
+        autocompletion=suite_completions,
         help="Suites: names, or paths of suite files or folders. Without any, all suites are selected. The word "
         "`headline` selects the representative cases of each suite.",
     ),
@@ -55,7 +70,9 @@ TierOption = Annotated[
 Filters = Annotated[
     list[str] | None,
     typer.Option(
-        "--filter", help="Select the cases whose id contains this text; * and ? are wildcards. Can be repeated."
+        "--filter",
+        autocompletion=case_completions,
+        help="Select the cases whose id contains this text; * and ? are wildcards. Can be repeated.",
     ),
 ]
 Data = Annotated[
@@ -84,7 +101,7 @@ Replicates = Annotated[
     ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the data and of the order of the cases.")
+    int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the data and of the order of the cases.")
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output; messages go to standard error.")

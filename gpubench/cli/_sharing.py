@@ -83,9 +83,18 @@ def check_target(out: Path, force: bool, *sources: Path) -> None:
         raise UsageError(f"{out} exists; --force replaces it")
 
 
-def write(out: Path, content: str | bytes) -> None:
-    """Write `content` to the file `out` completely or not at all, text as UTF-8; raises UsageError if that fails."""
+def run_name(path: Path) -> str:
+    """Return the name of a run file without its suffix."""
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def write(out: Path, content: str | bytes, is_told: bool = False) -> None:
+    """Write `content` to the file `out` completely or not at all, text as UTF-8; raises UsageError if that fails.
+
+    If `is_told`, a line on standard error names the file."""
     try:
         files.write_whole(out, content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}; choose another place") from error
+    if is_told:
+        _print.say(f"written: {out}")

@@ -13,8 +13,8 @@ from gpubench.cli._late import late
 from gpubench.cli._layout import INDENT, LONGEST_PART, folded, joined, name_parts
 
 with late():
-    from gpubench import model
-    from gpubench.analysis import frame, key_figures, trust
+    from gpubench import model, stats
+    from gpubench.analysis import figure, frame, key_figures, trust
     from gpubench.analysis import overview as overviews
     from gpubench.analysis import summary as summaries
     from gpubench.analysis.views import table, tables
@@ -30,7 +30,7 @@ def run_parts(run: model.Run, path: object) -> list[Part]:
     """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
     if len({result.case.id for result in run.results}) <= FEW_CASES:
         return [*overview(run), *cases(run)]
-    return [*overview(run), Text(""), _print.plain(f"every case: gpubench show {path} --all", "dim")]
+    return [*overview(run), _print.plain(f"every case: gpubench show {path} --all", "dim")]
 
 
 def overview(run: model.Run) -> list[Part]:
@@ -39,17 +39,19 @@ def overview(run: model.Run) -> list[Part]:
     run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
-        note = [_print.plain(run_overview.expected_note, "dim")] if run_overview.has_expectations else []
-        parts += [_key_table(run_overview.values, summary.interval_name), *note, Text("")]
-    parts.append(_print.plain(run_overview.trust, "bold yellow" if run_overview.doubts else "bold green"))
-    parts += [_print.plain(f"- {line}") for line in run_overview.limitations]
+        notes = [run_overview.expected_note, _range_note([value.figure for value in run_overview.values])]
+        parts.append(_key_table(run_overview.values, summary.interval_name, is_grouped=True))
+        parts += [_print.plain(note, "dim") for note in notes if note]
+    parts.append(_print.plain(run_overview.brief_trust, "bold yellow" if run_overview.doubts else "bold green"))
+    parts += [_print.plain(f"- {line}") for line in run_overview.notes]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
-        rows = [
-            (line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended)
-            for line in run_overview.suites
-        ]
-        parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
+        measured = [line for line in run_overview.suites if sum(line.counts.values()) > line.counts["skipped"]]
+        rows = [(line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended) for line in measured]
+        if rows:
+            parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
+        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line not in measured]:
+            parts.append(_print.plain(f"not measured: {', '.join(others)}", "dim"))
     return parts
 
 
@@ -63,23 +65,41 @@ def _head_parts(run_overview: overviews.Overview) -> list[Part]:
     return [*devices, _print.plain(", ".join(run_overview.conditions))]
 
 
-def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str) -> Table:
-    """Return a table of key figures; columns for which no figure has a value are left out."""
+def _key_table(values: Sequence[key_figures.KeyValue], interval_name: str, is_grouped: bool = False) -> Table:
+    """Return a table of key figures, with a line for each group if `is_grouped`.
+
+    Columns for which no figure has a value are left out, and the direction if the terminal is too narrow for it."""
     several = len({value.devices[0] for value in values if value.devices}) > 1
-    columns = {
+    columns: dict[str, list[str]] = {
         "key figure": [value.title for value in values],
         "device": ["+".join(value.devices) if several else "" for value in values],
         "median": [value.figure.text for value in values],
         _interval_head(interval_name): [value.figure.half_width_text for value in values],
+        _DIRECTION: [value.figure.better for value in values],
         "of data\nsheet": [units.percent(value.of_spec) if value.of_spec else "" for value in values],
         "of\nexpected": [units.percent(value.of_expected) if value.of_expected else "" for value in values],
     }
     needed = [head for head, cells in columns.items() if any(cells)]
-    rows = [
-        [_print.plain(columns[head][row], "yellow" if value.is_below_expectation else "") for head in needed]
-        for row, value in enumerate(values)
-    ]
-    return _print.table(needed, rows, right=[head for head in needed if head not in ("key figure", "device")])
+    if sum(2 + max(map(len, (*head.split("\n"), *columns[head]))) for head in needed) - 2 > _print.out().width:
+        needed.remove(_DIRECTION)
+    rows: list[list[Text]] = []
+    for row, value in enumerate(values):
+        if is_grouped and (not row or values[row - 1].group != value.group):
+            rows.append([_print.plain(value.group, "dim italic"), *[Text("")] * (len(needed) - 1)])
+        rows.append(
+            [_print.plain(columns[head][row], "yellow" if value.is_below_expectation else "") for head in needed]
+        )
+    right = [head for head in needed if head not in ("key figure", "device", _DIRECTION)]
+    return _print.table(needed, rows, right=right)
+
+
+def _range_note(figures: Sequence[figure.Figure]) -> str:
+    """Return the explanation of the word behind some intervals, or an empty text if none of `figures` has it."""
+    has_range = any(of.half_width_text.endswith(" range") for of in figures)
+    return f"range: ± spans all values, which are fewer than {stats.LEAST_FOR_INTERVAL}" if has_range else ""
+
+
+_DIRECTION = "is\nbest"  # heads the words more and less
 
 
 def cases(
@@ -103,7 +123,8 @@ def cases(
         of_run = (derived for derived in tables.tables(whole_run) if derived.topic != "phases")
         parts += [part for derived in of_run for part in derived_parts(derived)]
         parts += profile.phases(whole_run, _print.out())
-    notes = [whole_run.recorded_sources_text] if wide else []
+    notes = [_range_note([row.figure for row in whole_run.rows() if row.figure])]
+    notes += [whole_run.recorded_sources_text] if wide else []
     if not whole_run.replicated and any(row.figure and row.figure.samples > 1 for row in whole_run.rows()):
         notes.insert(0, "± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
     return parts + [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]

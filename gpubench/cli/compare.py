@@ -24,15 +24,13 @@ with late():
     from gpubench.judging import comparison as judged
     from gpubench.judging import evidence, finding_text, policy
     from gpubench.tools import rendering
-    from gpubench.tools.gating import readings
+    from gpubench.tools.gating import gate, peers, readings
 
 _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's geometric mean
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="A B…", help="Run files; each of the others is compared with the first.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="Run files; each of the others is compared with the first.", show_default=False),
 ]
 Out = Annotated[
     Path | None,
@@ -80,14 +78,12 @@ def compare(
     fraction = (policy.THRESHOLD_PERCENT if threshold is None else threshold) / 100
     gc.disable()  # findings have no reference cycles; searching for them would take 5 % of the time
     if out:
-        comparison = side_by_side(
-            runs, _run_names(runs), lambda named: judged.compare(named, lambda _: fraction), no_redact
-        )
+        comparison = side_by_side(runs, _run_names(runs), lambda named: _judged(named, fraction), no_redact)
     else:
         comparison = _comparison(readings.read_all(runs), _run_names(runs), fraction, no_redact)
     if form:
         written = rendering.report(form).compare(comparison)
-        sharing.write(out, written) if out else sys.stdout.write(written)
+        sharing.write(out, written, is_told=True) if out else sys.stdout.write(written)
     else:
         selection = CaseSelection(tuple(filter or ()), top, all_ or bool(filter), wide)
         _findings.show(_parts(comparison, selection))
@@ -111,7 +107,7 @@ def _output_form(out: Path | None, json: bool) -> str:
 
 def _run_names(paths: Sequence[Path]) -> list[str]:
     """Return the names of the runs, in order: file names without suffix; equal names get a number, as in `a (2)`."""
-    names = [path.name.removesuffix(".gz").removesuffix(".jsonl") for path in paths]
+    names = [sharing.run_name(path) for path in paths]
     return [
         f"{name} ({names[: index + 1].count(name)})" if names.count(name) > 1 else name
         for index, name in enumerate(names)
@@ -144,7 +140,15 @@ def _comparison(
         replace(reading, manifest=manifest, source=name)
         for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
-    return sharing.shareable(judged.compare(named, lambda _: fraction), no_redact, manifests, is_told=False)
+    return sharing.shareable(_judged(named, fraction), no_redact, manifests, is_told=False)
+
+
+def _judged(named: Sequence[evidence.Reading], fraction: float) -> judged.Comparison:
+    gate.refuse_other_methods(named)
+    named, notes = peers.as_ours(named)
+    for note in notes:
+        _print.say(note)
+    return judged.compare(named, lambda _: fraction)
 
 
 def _parts(comparison: judged.Comparison, selection: CaseSelection = CaseSelection()) -> list[Part]:

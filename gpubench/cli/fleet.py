@@ -37,6 +37,7 @@ with late():
 
 _SRUN = "gpubench.srun"  # the key of srun's options in the context of the command
 _MOST_ROWS = 40  # the most suspects in the terminal; a report lists them all
+_MOST_LINES, _MOST_MEDIANS = 20, 15  # the most notes, and the most cases whose medians are shown
 _MOST_WATCHED, _MOST_TRENDS = 60, 2
 _ENDS = {0: "green", 1: "red", 3: "red", 4: "yellow", 6: "red"}
 
@@ -51,7 +52,11 @@ Baseline = Annotated[
 ]
 Floor = Annotated[bool, typer.Option("--floor", help="Compare each GPU with the floors of its model (docs/gate.md).")]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit with status 4 if a node is missing or a suspect was not measured again.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit with status 4 if a node is missing, settings differ, or a component is suspect or too fast.",
+    ),
 ]
 Reports = Annotated[
     list[Path] | None,
@@ -103,16 +108,21 @@ def show(judged: fleets.FleetJudgement) -> None:
     end = fleets.fleet_status(judged) or (4 if judged.of("suspect") else 0)
     answer = fleet_text.fleet_answer(judged)
     lines = [(answer, f"bold {_ENDS[end]}"), (fleet_text.devices_text(judged), "")]
+    odd = (*fleet_text.setting_sentences(judged), *fleet_text.fast_sentences(judged))
+    lines += [(f"- {line}", "yellow") for line in odd]
     if detectable := fleet_text.detectable_text(judged):
         lines.append((f"smallest detectable slowdown: {detectable}", ""))
     notes = [note for note in judged.notes if note not in answer]  # without a verdict, the answer contains the first
-    sentences = (*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes)
-    lines += [(f"- {line}", "") for line in sentences]
+    sentences = [*map(fleet_text.failure_text, judged.failures), *fleet_text.population_sentences(judged), *notes]
+    lines += [(f"- {line}", "") for line in sentences[:_MOST_LINES]]
+    if (more := len(sentences) - _MOST_LINES) > 0:
+        lines.append((f"not listed: {more} more lines; --json has them all", ""))
     if missing_nodes := fleet_text.missing_node_lines(judged):
-        lines.append((f"{len(missing_nodes)} of {len(judged.fleet.nodes)} nodes did not answer", "yellow"))
+        number = f"{len(judged.missing_nodes)} of {len(judged.fleet.nodes)}"
+        lines.append((f"{number} nodes did not answer", "yellow"))
         lines += [(f"- {line}", "yellow") for line in missing_nodes]
     steps = [_print.plain(f"next: {line}") for line in fleet_text.next_steps_text(judged)]
-    for part in (*(_print.plain(*line) for line in lines), *_suspects(judged), *steps):
+    for part in (*(_print.plain(*line) for line in lines), *_suspects(judged), *_medians(judged), *steps):
         _print.out().print(part, soft_wrap=not hasattr(part, "columns"))
 
 
@@ -131,9 +141,18 @@ def _suspects(judged: fleets.FleetJudgement) -> Iterator[Part]:
         yield _print.plain(f"not listed: {rest} more suspects; a report (-o fleet.html) has them all", "dim")
 
 
+def _medians(judged: fleets.FleetJudgement) -> Iterator[Part]:
+    for table in fleet_text.medians_tables(judged):
+        yield _print.plain(table.title)
+        rows = [NamedRow("", case, tuple(cells)) for case, *cells in table.rows[:_MOST_MEDIANS]]
+        yield from named_rows(("", *table.heads), rows, shutil.get_terminal_size().columns)
+        if (more := len(table.rows) - _MOST_MEDIANS) > 0:
+            yield _print.plain(f"not listed: {more} cases with smaller differences", "dim")
+
+
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR…", help="Folders of fleets, measured on different days.", show_default=False),
+    typer.Argument(metavar="DIR", help="Folders of fleets, measured on different days.", show_default=False),
 ]
 
 
@@ -159,7 +178,8 @@ def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -
     _print.echo(f"{measurements}: {finding_text.plural(len(histories), 'component')} with a slow or a worse figure")
     out, listed = _print.out(), histories[:_MOST_WATCHED]
     for component in listed:
-        counts = f"slow in {component.suspected} of {len(component.states)}, recovered in {component.transient}"
+        counts = f"slow in {component.suspected} of {len(component.states)}, recovered {component.recovered} times"
+        counts += f", transient in {component.transient}" if component.transient else ""
         style = "bold red" if component.is_slow_again else ""
         out.print(_print.plain(f"{component.place.text}: {counts}", style), soft_wrap=True)
     if trends := [trend for component in listed for trend in component.trends[:_MOST_TRENDS]]:
@@ -171,7 +191,8 @@ def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -
 Suites = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|all|headline]",
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
         help="Suites to measure on every node. \\[default: headline, the representative cases of each suite]",
     ),
 ]

@@ -25,7 +25,7 @@ with late():
     from gpubench.measuring import inventory, plan
     from gpubench.tools import health, history
     from gpubench.tools.gating import ab as builds
-    from gpubench.tools.gating import baselines
+    from gpubench.tools.gating import baselines, saved
     from gpubench.tools.gating import gate as gating
 
 _REPLICATES = 5
@@ -33,7 +33,10 @@ _REPLICATES = 5
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CANDIDATE…|SUITE…]", help="Run files to judge; with --run the suites to measure.", show_default=False
+        metavar="CANDIDATE|SUITE",
+        autocompletion=options.suite_completions,
+        help="Run files to judge; with --run the suites to measure.",
+        show_default=False,
     ),
 ]
 Baseline = Annotated[
@@ -41,6 +44,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         "-b",
+        autocompletion=lambda: saved.names(),
         help="The baseline: a run file, a folder of them, a saved name, or last:N, the newest N results of each case "
         "in the history on this device, driver and settings. Can be repeated.",
     ),
@@ -113,6 +117,7 @@ def gate(
     _check_arguments(arguments, baseline, run, floor, save_baseline, append)
     if not run:
         _check_no_run_options(replicates=replicates, rounds=rounds, device=device, tier=tier, filter=filter, out=out)
+    saved.check(baseline or [])
     rules = _verdicts.policy(policy, threshold, strict, allow_mismatch, allow_missing, allow_undecided)
     request = gating.GateRequest(
         plugins.load("gates", "floor" if floor else "regression"),
@@ -171,7 +176,7 @@ def _check_no_run_options(**given: object) -> None:
 def _judge_files(request: gating.GateRequest, baseline: list[str] | None, paths: list[Path]) -> gating.GateResult:
     """Return the judgement of the candidate's run files `paths`."""
     names = baseline or []
-    if baselines.needs_cases(names):
+    if saved.needs_cases(names):
         candidate = gating.read_evidence(paths)
         files = baselines.find_files(names, baselines.measured_cases(candidate), paths)
         return gating.judge_files(request, gating.read_evidence(files), candidate, paths)
@@ -210,7 +215,10 @@ B = Annotated[str, typer.Option("--b", metavar="CMD", help="The shell command of
 Both = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SUITE…|all|headline]", help="Suites that both builds measure, as in `run`.", show_default=False
+        metavar="SUITE|all|headline",
+        autocompletion=options.suite_completions,
+        help="Suites that both builds measure, as in `run`.",
+        show_default=False,
     ),
 ]
 PerBuild = Annotated[

@@ -143,7 +143,7 @@ Store = Annotated[
 Cases = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CASE…]",
+        metavar="CASE",
         help="Cases whose id contains this text (* and ? are wildcards). Without a text, all cases are listed.",
         show_default=False,
     ),
@@ -160,12 +160,12 @@ Last = Annotated[
 Html = Annotated[Path | None, typer.Option("--html", help="Write the trends to an HTML page instead of showing them.")]
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE|FOLDER…", help="Run files, or folders that contain run files.", show_default=False),
+    typer.Argument(metavar="FILE|FOLDER", help="Run files, or folders that contain run files.", show_default=False),
 ]
 MoreSources = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE|FOLDER…]",
+        metavar="FILE|FOLDER",
         help="Run files or folders to add to those in the history's folder and those already recorded.",
         show_default=False,
     ),
@@ -222,6 +222,8 @@ def _selected_lines(history: reading.History, cases: list[str], series: str) -> 
 
 def _print_trends(history: reading.History, stored_lines: list[reading.StoredLine], last: int, named: bool) -> None:
     """Print each series in full if cases were `named` and they are few, else a table with a row for each."""
+    from gpubench.stats.stretches import LEAST_RUNS
+
     out = _print.out()
     if named and len(stored_lines) <= _SHOWN:
         for number, stored in enumerate(stored_lines):
@@ -231,6 +233,10 @@ def _print_trends(history: reading.History, stored_lines: list[reading.StoredLin
     judged = len(stored_lines) <= _LISTED
     trends = [history.trend(stored, min(last, _LAST if judged else NARROW)) for stored in stored_lines]
     _findings.show(trend_rows(trends, judged, out.width))
+    if few := sum(trend.state == "too few runs" for trend in trends):
+        needed = f"at least {LEAST_RUNS} are needed"
+        hint = f"{few} of {len(trends)} series have too few runs to tell a change: {needed}"
+        out.print(_print.plain(hint, "dim"), soft_wrap=True)
     if not judged:
         hint = f"changes are looked for in {_LISTED} series at most; name cases to see the changes of these"
         out.print(_print.plain(hint, "dim"), soft_wrap=True)
@@ -247,7 +253,7 @@ def _write_page(
     """Write the trends as an HTML page to the file `html`, anonymised unless `no_redact` is set."""
     sharing.check_target(html, force, history.path)
     trends = tuple(history.trend(stored, last) for stored in stored_lines)
-    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)))
+    sharing.write(html, rendering.report("html").trends(sharing.shareable(trends, no_redact)), is_told=True)
 
 
 def _document(trend: trending.Trend) -> dict[str, Any]:

@@ -20,9 +20,7 @@ with late():
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="FILE…", help="Outputs of other tools. A case that occurs again becomes its next replicate."
-    ),
+    typer.Argument(metavar="FILE", help="Outputs of other tools. A case that occurs again becomes its next replicate."),
 ]
 Tool = Annotated[
     str | None, typer.Option("--from", help="The tool that wrote the files. \\[default: recognised by their content]")

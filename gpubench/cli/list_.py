@@ -2,6 +2,7 @@
 
 `gpubench plan`: show what would be measured, and for how long. It opens no device."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
+    from gpubench import plugins
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
 
@@ -27,15 +29,30 @@ def list_(
     json: options.Json = False,
 ) -> None:
     """List the suites and what each measures, or the ids of their cases."""
-    options.check_suites(suites)
     if cases:
+        options.check_suites(suites)
         _print_cases(suites, device, tier, json)
         return
-    infos = [planning.load_suite(name).info() for name in planning.suite_names(suites or [])]
+    rows = list(_summaries(suites or []))
     if json:
-        _print.document([{"suite": info.name, "summary": info.summary} for info in infos])
+        _print.document([{"suite": name, "summary": summary} for name, summary in rows])
     else:
-        _print.out().print(_print.table(("suite", "what it measures"), [(info.name, info.summary) for info in infos]))
+        _print.out().print(_print.table(("suite", "what it measures"), rows))
+
+
+def _summaries(suites: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the summary of each suite, without importing installed suites, which would take seconds."""
+    if suites:
+        options.check_suites(suites)
+        for name in planning.suite_names(suites):
+            info = planning.load_suite(name).info()
+            yield info.name, info.summary
+        return
+    for name in plugins.names("suites"):
+        try:
+            yield name, plugins.summary("suites", name)
+        except plugins.BrokenPlugin as error:
+            _print.warn(f"left out: {error}")
 
 
 def _print_cases(suites: list[str] | None, device: list[str] | None, tier: options.TierName, json: bool) -> None:

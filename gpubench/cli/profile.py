@@ -217,5 +217,5 @@ def profile(
     if not quiet:
         for warning in outcome.warnings:
             _print.warn(warning)
-        _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")
+        _print.say(f"run file: {path}; for a report: gpubench report {path}")
     raise typer.Exit(outcome.status)

@@ -26,13 +26,17 @@ with late():
 RunFiles = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="RUN...", help="Run files (.jsonl, .jsonl.gz); each of several becomes a column.", show_default=False
+        metavar="RUN", help="Run files (.jsonl, .jsonl.gz); each of several becomes a column.", show_default=False
     ),
 ]
 Reports = Annotated[
     list[Path] | None,
     typer.Option(
-        "--out", "-o", help="The file to write; its suffix selects the format. Can be repeated.", show_default=False
+        "--out",
+        "-o",
+        help="The file to write; its suffix selects the format (.trace.json is a trace). Can be repeated. "
+        "\\[default: RUN.html beside the run file]",
+        show_default=False,
     ),
 ]
 Format = Annotated[
@@ -59,10 +63,13 @@ def report(
         rows = [(f".{name}", rendering.report(name).summary) for name in plugins.names("reports")]
         _print.out().print(_print.table(("format", "description"), rows))
         return
-    if not runs or not out:
-        raise UsageError("name a run file, and with -o the report to write; --formats lists the formats")
-    if format and len(out) > 1:
+    if not runs:
+        raise UsageError("name a run file; --formats lists the formats of its report")
+    if len(runs) > 1 and not out:
+        raise UsageError("name the report of several runs with -o, such as -o runs.html")
+    if format and len(out or []) > 1:
         raise UsageError("--format is for one report; the suffixes select the formats of several")
+    out = out or [runs[0].with_name(f"{sharing.run_name(runs[0])}.{format or 'html'}")]
     reports = [(path, _checked_report(path, format, runs, force)) for path in out]
     gc.disable()  # a run has no reference cycles; searching for them would take 5 % of the time
     if len(runs) > 1:
@@ -70,19 +77,19 @@ def report(
         names = [comparison.letter(index) for index in range(len(runs))]  # the name of a file may name a person
         sides = compare.side_by_side(runs, names, lambda named: comparison.beside(named, limit), no_redact)
         for path, form in reports:
-            sharing.write(path, form.compare(sides))
+            sharing.write(path, form.compare(sides), is_told=True)
         return
     shared = sharing.shareable(read_run(runs[0]), no_redact)
     for path, form in reports:
-        if hasattr(form, "enclose"):  # a page contains the results themselves
-            sharing.write(path, form.enclose(shared, enclosing.enclosure(shared, runs[0])))
-        else:
-            sharing.write(path, form.render(shared))
+        encloses = hasattr(form, "enclose")  # a page contains the results themselves
+        content = form.enclose(shared, enclosing.enclosure(shared, runs[0])) if encloses else form.render(shared)
+        sharing.write(path, content, is_told=True)
 
 
 def _checked_report(out: Path, name: str | None, runs: list[Path], force: bool) -> rendering.CleanReport:
     """Return the report called `name`, or like the suffix of `out`; raises UsageError if `out` cannot be written."""
-    name, formats = name or out.suffix.removeprefix("."), plugins.names("reports")
+    suffix = ".trace" if out.name.endswith(".trace.json") else out.suffix  # viewers of traces read .json files
+    name, formats = name or suffix.removeprefix("."), plugins.names("reports")
     if name not in formats:
         raise UsageError(f"no report format {name or 'without a suffix'}; choose from {', '.join(formats)}")
     form = rendering.report(name)
@@ -170,7 +177,7 @@ def _redact_file(run: Path, out: Path, force: bool, others: tuple[model.Manifest
 
     sharing.check_target(out, force, run)
     shared = sharing.shareable(store.read_run(run), manifests=others)
-    sharing.write(out, store.encode_run(shared, packed=out.suffix == ".gz"))
+    sharing.write(out, store.encode_run(shared, packed=out.suffix == ".gz"), is_told=not others)
 
 
 def _redact_folder(folder: Path, out: Path, force: bool) -> None:
@@ -212,19 +219,13 @@ SiteOut = Annotated[
 ]
 
 
-def site_sharing(no_redact: bool) -> sites.SiteSharing:
-    """Return how the content of a site is anonymised."""
-    return sites.SiteSharing(
-        lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False), not no_redact
-    )
-
-
 def site(folder: Folder, out: SiteOut, no_redact: sharing.NoRedact = False) -> None:
     """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
 
     Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html."""
     sharing.shareable((), no_redact)  # prints a warning once
-    built = sites.build(folder, out, site_sharing(no_redact), _print.say)
+    share = lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False)  # noqa: E731
+    built = sites.build(folder, out, share, not no_redact, _print.say)
     for file, reason in built.refused:
         _print.warn(f"not in the site: {file}: {reason}")
     runs = "1 run" if built.runs == 1 else f"{built.runs} runs"

@@ -124,7 +124,7 @@ def run(
         _sharing.print_json(measured)
     else:
         _print.out().print(*_summary.run_parts(measured, path), sep="\n")
-    _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")
+    _print.say(f"run file: {path}; for a report: gpubench report {path}")
     raise typer.Exit(summary.exit_status(measured.results))
 
 
@@ -180,7 +180,7 @@ def soak(
         _sharing.print_json(measured)
     else:
         _print_ledger(ledger)
-    _print.say(f"run file: {path}; for a report: gpubench report {path} -o report.html")
+    _print.say(f"run file: {path}; for a report: gpubench report {path}")
     raise typer.Exit(ledger.exit_status)
 
 

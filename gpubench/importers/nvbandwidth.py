@@ -35,9 +35,8 @@ def _add_text(output: gb.Output, text: str) -> None:
             head, *rows = [line.split() for line in re.findall(r"(?m)^\d.*", matrix)] or [[]]
             is_whole = all(len(cells) == len(head) + 1 and cells[0] == str(row) for row, cells in enumerate(rows))
             total = re.search(r"(?m)^SUM (?:\S+ )?(.*)", matrix)
-            _add_matrix(
-                output, test, description, [cells[1:] for cells in rows] if is_whole else [], total[1] if total else ""
-            )
+            whole = [cells[1:] for cells in rows] if is_whole else []
+            _add_matrix(output, test, description, whole, total[1] if total else "")
 
 
 def _add_json(output: gb.Output, text: str) -> None:
@@ -80,6 +79,7 @@ def _add_matrix(output: gb.Output, test: str, description: str, rows: list[list[
 def _read(text: str) -> gb.Imported:
     output = gb.Output("nvbandwidth", "imported: copies between host and GPUs as nvbandwidth measured them")
     _add_json(output, text) if '"nvbandwidth"' in text else _add_text(output, gb.clean(text))
+    output.versions = {key: re.sub(r"^(\d\d)0?(\d\d?)0$", r"\1.\2", value) for key, value in output.versions.items()}
     output.results.sort(key=lambda result: not result.series)
     pairs = dict.fromkeys(result.case.name for result in output.results if result.case.devices > 1)
     return output.imported(*(gb.View("matrix", name, (name,), "column", "row") for name in pairs))

@@ -25,25 +25,50 @@ _STATES: dict[str, tuple[CauseKind, str]] = {
 _USUAL = 0.5  # a state that more than this share of the other components has explains no difference from them
 _CLOCK_SHARE = 0.5  # a lower clock explains a slowdown if it accounts for at least this share of it
 _OF_LINKS = ("host link",)
+_MOST_OTHERS = 256  # with more, only some of the others are looked at
 
 _Findings = dict[Place, list[FleetFinding]]
 
 
 def causes(
-    key: CaseKey | None, family: str, slowdown: float, component: Component, others: Sequence[Component]
+    key: CaseKey | None,
+    family: str,
+    slowdown: float,
+    component: Component,
+    others: Sequence[Component],
+    settings: Sequence[str] = (),
 ) -> tuple[SlowCause, ...]:
     """Return the causes that explain why a component is slow in a case, or in a family if `key` is None.
 
-    `family` is the family of the case."""
+    `family` is the family of the case, and `settings` are the differences from the settings of the others."""
     keys = [key] if key else [case_key for case_key in component.rates if case_key.family == family]
-    explanations: list[SlowCause] = [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
-    for case_key in keys:
+    others = others[:: 1 + len(others) // _MOST_OTHERS]
+    explanations: list[SlowCause] = [SlowCause("setting", text) for text in settings]
+    explanations += [SlowCause("health", text) for text in (*component.sick, *component.warnings)]
+    for case_key in (case_key for case_key in keys if case_key in component.rates):
         rate = component.rates[case_key]
         other_rates = [other.rates[case_key] for other in others if case_key in other.rates]
         explanations += [*_disturbances(rate, other_rates), *_lower_clock(rate, other_rates, slowdown)]
     if family in _OF_LINKS or component.kind == "link":
         explanations += _narrower_links(component, others)
-    return tuple(dict.fromkeys(explanations))
+    heat = _heat(component, others)
+    with_heat = (replace(cause, text=cause.text + heat) if cause.kind == "thermal" else cause for cause in explanations)
+    return tuple(dict.fromkeys(with_heat))
+
+
+def causes_of_unit(parts: Sequence[Sequence[SlowCause]]) -> tuple[SlowCause, ...]:
+    """Return the causes of the components of a node or a rack, one of each kind that at least half of them have."""
+    usual = Tally(kind for causes_of_part in parts for kind in {cause.kind for cause in causes_of_part})
+    of_kind = {cause.kind: cause for causes_of_part in reversed(parts) for cause in reversed(causes_of_part)}
+    return tuple(cause for kind, cause in of_kind.items() if usual[kind] >= _USUAL * len(parts))
+
+
+def _heat(component: Component, others: Sequence[Component]) -> str:
+    """Return the temperatures as text, like ` (88 °C, the others 61 °C)`; empty if one is unknown."""
+    usual = [other.temperature_c for other in others if math.isfinite(other.temperature_c)]
+    if not usual or not math.isfinite(component.temperature_c):
+        return ""
+    return f" ({component.temperature_c:.0f} °C, the others {statistics.median(usual):.0f} °C)"
 
 
 def _disturbances(rate: CaseRate, others: Sequence[CaseRate]) -> list[SlowCause]:
@@ -88,25 +113,32 @@ def disturbed_cases(component: Component) -> int:
 
 
 def blamed(findings: Sequence[FleetFinding], components: Mapping[Place, Component]) -> list[Suspect]:
-    """Return the suspects: each component with findings, or the whole node if all GPUs of a node are slow.
+    """Return the suspects: each rack, node or component with findings, or the node whose GPUs all are slow.
 
     `components` has every component of the fleet by place. A finding on a link names the slow GPUs at its ends."""
     by_place: _Findings = {}
     for finding in findings:
         by_place.setdefault(finding.place, []).append(finding)
+    slow = {
+        (place.node, device)
+        for place, (first, *_) in by_place.items()
+        if first.kind != "link"
+        for device in place.devices
+    }
     nodes = list(_slow_nodes(by_place, components))
-    in_slow_nodes = {(suspect.place.node, device) for suspect in nodes for device in suspect.place.devices}
-    slow = {(place.node, place.devices[0]) for place in by_place if components[place].kind == "GPU"}
+    in_slow_nodes = {part for suspect in nodes for part in suspect.parts}
     parts = []
     for place, of_place in by_place.items():
-        part = components[place]
-        if part.kind == "GPU" and (place.node, place.devices[0]) in in_slow_nodes:
+        kind = of_place[0].kind
+        if place in in_slow_nodes or any(place == suspect.place for suspect in nodes):
             continue
-        if part.kind == "link":
+        if kind == "link":
             ends = [device for device in place.devices if (place.node, device) in slow]
             more = tuple(SlowCause("device", f"{device} is slow by itself") for device in ends)
             of_place = [replace(finding, causes=(*finding.causes, *more)) for finding in of_place]
-        parts.append(Suspect(part.kind, place, part.uuids, _slowest_first(of_place)))
+        members = [components[part] for part in Suspect(kind, place, (), ()).parts if part in components]
+        uuids = tuple(uuid for member in members for uuid in member.uuids)
+        parts.append(Suspect(kind, place, uuids, _slowest_first(of_place)))
     return [*nodes, *parts]
 
 
@@ -117,12 +149,13 @@ def _slow_nodes(by_place: _Findings, components: Mapping[Place, Component]) -> I
         if component.kind == "GPU":
             gpus.setdefault(place.node, []).append(place)
     for node, places in gpus.items():
+        devices = tuple(device for place in places for device in place.devices)
         families = [{finding.family for finding in by_place.get(place, ())} for place in places]
         if len(places) > 1 and set.intersection(*families):
-            node_findings = [finding for place in places for finding in by_place[place]]
+            whole = Place(node, devices)
+            node_findings = [finding for place in (whole, *places) for finding in by_place.get(place, ())]
             uuids = tuple(uuid for place in places for uuid in components[place].uuids)
-            devices = tuple(device for place in places for device in place.devices)
-            yield Suspect("node", Place(node, devices), uuids, _slowest_first(node_findings))
+            yield Suspect("node", whole, uuids, _slowest_first(node_findings))
 
 
 def _slowest_first(findings: Sequence[FleetFinding]) -> tuple[FleetFinding, ...]:

@@ -172,7 +172,7 @@ class Side:
         sign = -1.0 if kinds[0].better == "more" else 1.0
         return tuple(sign * math.log(value) for value in values)
 
-    @property
+    @cached_property
     def centres(self) -> tuple[float, ...]:
         """The mean of `logs` for each session with an ok process, in the order of the sessions; empty if `logs` is."""
         grouped: dict[int, list[float]] = {}

@@ -17,7 +17,7 @@ SuspectState = Literal["confirmed", "suspect", "transient"]
 StandingState = Literal["ok", "confirmed", "suspect", "transient", "not compared"]
 _WORST_FIRST: tuple[SuspectState, ...] = ("confirmed", "suspect", "transient")
 Basis = Literal["others", "baseline", "floor"]
-CauseKind = Literal["thermal", "power", "clock", "link width", "health", "other programs", "NUMA", "device"]
+CauseKind = Literal["thermal", "power", "clock", "link width", "health", "other programs", "NUMA", "device", "setting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class SuspectCase:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A component that is to blame: a GPU, a node (all its GPUs are slow), a host, or a link.
+    """A component that is to blame: a GPU, a node or a rack (most of its GPUs are slow), a host, or a link.
 
     `uuids` are the UUIDs of its devices. `findings` start with the slowest. `cases` are all cases of the suspect,
     whether it is slow there or not, the lowest share first."""
@@ -109,11 +109,14 @@ class Suspect:
 
     @property
     def name(self) -> str:
-        return self.place.node if self.unit == "node" else self.place.text
+        names = {"node": self.place.node, "rack": f"rack {self.place.node}"}
+        return names.get(self.unit, self.place.text)
 
     @property
     def parts(self) -> tuple[Place, ...]:
-        """The places of the components: for a node the places of its GPUs, for any other suspect its own place."""
+        """The places of the components: of the GPUs of a node, none for a rack, and else its own place."""
+        if self.unit == "rack":
+            return ()
         if self.unit == "node":
             return tuple(Place(self.place.node, (device,)) for device in self.place.devices)
         return (self.place,)
@@ -133,14 +136,23 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeMedian:
+    """The median of one case over the components of a node in SI units; in a fleet of one node, of one component."""
+
+    RECORD: ClassVar[str] = "*place median"
+    place: Place
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetCase:
     """One case of a group: its median in SI units and the relative standard deviation between the components.
 
     `detectable` is the smallest slowdown that the rule can see in the case, as a fraction; NaN with too few components.
-    """
+    `nodes` has the medians of each node in a fleet of two to seven, and is empty in others."""
 
     RECORD: ClassVar[str] = (
-        "case family unit components median spread_fraction=spread smallest_detectable_fraction=detectable"
+        "case family unit components median spread_fraction=spread smallest_detectable_fraction=detectable better nodes"
     )
     case: Word
     family: Word
@@ -149,6 +161,14 @@ class FleetCase:
     median: float
     spread: float
     detectable: float
+    nodes: tuple[NodeMedian, ...] = ()
+    better: Better = "more"
+
+    @property
+    def ratio(self) -> float:
+        """The rate of the slowest node as a fraction of the rate of the fastest; NaN without medians of nodes."""
+        medians = [node.median for node in self.nodes]
+        return min(medians) / max(medians) if medians else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,8 @@ class TwoPopulations:
 
     `faster` counts the others. `differences` describe the details in which the two differ, if any are known."""
 
-    RECORD: ClassVar[str] = "cases slower faster_components=faster gap_fraction=gap differences"
+    RECORD: ClassVar[str] = "family cases slower faster_components=faster gap_fraction=gap differences"
+    family: Word
     cases: tuple[Word, ...]
     slower: tuple[Place, ...]
     faster: int
@@ -167,14 +188,26 @@ class TwoPopulations:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """Comparable components: they have one kind and one fingerprint, which `text` spells out."""
+    """Comparable components: they have one kind and one fingerprint, which `text` spells out.
 
-    RECORD: ClassVar[str] = "kind fingerprint=text components cases populations"
+    `differences` say how their settings differ from the usual ones of their model, if they do. `shares` then
+    has by family the median of their rates as a fraction of the median of the components with the usual settings."""
+
+    RECORD: ClassVar[str] = (
+        "kind fingerprint=text components cases populations differences share_of_most_fraction=shares_by_family"
+    )
     kind: ComponentKind
     text: str
     components: int
     cases: tuple[FleetCase, ...]
     populations: tuple[TwoPopulations, ...] = ()
+    differences: tuple[str, ...] = ()
+    shares: tuple[tuple[Word, float], ...] = ()
+
+    @property
+    def shares_by_family(self) -> dict[str, float]:
+        """The shares by family."""
+        return dict(self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +252,8 @@ class FailedCases:
 class FleetJudgement:
     """The judgement of a fleet: its record, groups of comparable components, suspects (the worst first), and notes.
 
-    `standings` has every component. `failures` has the failed and the invalid cases of each component."""
+    `standings` has every component. `failures` has the failed and the invalid cases of each component. `fast` has the
+    implausibly fast ones, whose slowdown is negative, the fastest first."""
 
     fleet: Fleet
     groups: tuple[FleetGroup, ...]
@@ -228,6 +262,7 @@ class FleetJudgement:
     bases: tuple[Basis, ...]  # the figures that components were compared with: of others, of a baseline, of a floor
     notes: tuple[str, ...] = ()
     failures: tuple[FailedCases, ...] = ()
+    fast: tuple[FleetFinding, ...] = ()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -262,7 +297,8 @@ def fleet_status(judgement: FleetJudgement, strict: bool = False) -> int:
         return 3
     if judgement.of("confirmed"):
         return 1
-    open_questions = judgement.missing_nodes or judgement.of("suspect") or judgement.failures
+    is_odd = judgement.fast or any(group.differences for group in judgement.groups)
+    open_questions = judgement.missing_nodes or judgement.of("suspect") or judgement.failures or is_odd
     return 4 if not judgement.is_judged or (strict and open_questions) else 0
 
 

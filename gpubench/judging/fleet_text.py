@@ -4,10 +4,13 @@ import math
 import shlex
 import statistics
 from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpubench.base import units
 from gpubench.judging.finding_text import plural
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Suspect, SuspectState
+from gpubench.judging.outliers import LEAST_EFFECT
 
 UNEXPLAINED = "unexplained"
 STATES: dict[SuspectState, str] = {
@@ -18,6 +21,7 @@ STATES: dict[SuspectState, str] = {
 _BASES = {"others": "the others", "baseline": "the baseline", "floor": "the floor of its model"}
 _MOST_NAMED = 3  # the answer names at most this many suspects; the table has all of them
 _MOST_CAUSES = 2
+_MOST_MISSING = 20  # lines about nodes that did not answer
 
 
 def fleet_answer(judgement: FleetJudgement) -> str:
@@ -33,17 +37,30 @@ def fleet_answer(judgement: FleetJudgement) -> str:
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
         return f"{plural(len(failed), 'component')} with failed cases: {failure_text(failed[0])}{more}"
     if not judgement.is_judged:
-        return f"cannot be judged: {judgement.notes[0] if judgement.notes else 'no node answered'}"
+        why = judgement.notes[0] if judgement.notes else "no node answered"
+        return f"cannot be judged: {why}{_largest_difference(judgement)}"
     slow = judgement.of("confirmed") or judgement.of("suspect")
     if not slow:
         components = sum(standing.state != "not compared" for standing in judgement.standings)
         summary = f"no slow component among {components}" if components else "nothing is slower"
-        return f"{summary}, compared with {compared_with(judgement)}"
+        others = "; ".join(setting_sentences(judgement)[:1] + fast_sentences(judgement)[:1])
+        return f"{summary}, compared with {compared_with(judgement)}{f'; {others}' if others else ''}"
     names = "; ".join(suspect_text(suspect) for suspect in slow[:_MOST_NAMED])
     more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
     if slow[0].state == "confirmed":
         return f"{plural(len(slow), 'slow component')}, confirmed: {names}{more}"
     return f"{plural(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
+
+
+def _largest_difference(judgement: FleetJudgement) -> str:
+    """Return the case of a small fleet in which two nodes differ most, as a clause after a semicolon, or nothing."""
+    cases = [case for group in judgement.groups for case in group.cases if case.nodes]
+    if not cases:
+        return ""
+    case = min(cases, key=lambda case: case.ratio)
+    low, high = (side(case.nodes, key=lambda node: node.median).place.text for side in (min, max))
+    slow, fast = (low, high) if case.better == "more" else (high, low)
+    return f"; the largest difference: {slow} has {units.percent(case.ratio)} of the rate of {fast} in {case.case}"
 
 
 def suspect_text(suspect: Suspect) -> str:
@@ -77,10 +94,12 @@ def compared_with(judgement: FleetJudgement) -> str:
 
 
 def devices_text(judgement: FleetJudgement) -> str:
-    """Return the GPUs and nodes as text: `64 × NVIDIA H200 in 8 nodes`; without GPUs `no GPU in 8 nodes`."""
-    models = Tally(
-        group.text.split(",")[0] for group in judgement.groups for _ in range(group.components) if group.kind == "GPU"
-    )
+    """Return the GPUs, or else the hosts, and the nodes as text: `64 × NVIDIA H200 in 8 nodes`, `no GPU in 8 nodes`."""
+    kind = "GPU" if any(group.kind == "GPU" for group in judgement.groups) else "host"
+    models: Tally[str] = Tally()
+    for group in judgement.groups:
+        models[group.text.split(",")[0]] += group.components * (group.kind == kind)
+    models = +models
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
     if any(group.kind == "node" for group in judgement.groups):
         return plural(answered, "node")
@@ -100,6 +119,51 @@ def detectable_text(judgement: FleetJudgement) -> str:
     )
 
 
+def setting_sentences(judgement: FleetJudgement) -> list[str]:
+    """Return a clause for each group with unusual settings: its size, what differs, and the effect.
+
+    At most three are told, the largest first, and the others counted."""
+    different = sorted(
+        ((group, index) for index, group in enumerate(judgement.groups) if group.differences),
+        key=lambda pair: -pair[0].components,
+    )
+    nodes: dict[int, dict[str, None]] = {}
+    for standing in judgement.standings:
+        nodes.setdefault(standing.group, {})[standing.place.node] = None
+    sentences = []
+    for group, index in different[:_MOST_NAMED]:
+        names = [*nodes.get(index, ())]
+        named = ", ".join(names[:_MOST_NAMED]) + ", …" * (len(names) > _MOST_NAMED)
+        effects = [
+            f"{family} {units.percent(abs(1 - share))} {'slower' if share < 1 else 'faster'}"
+            for family, share in group.shares
+            if abs(1 - share) >= LEAST_EFFECT
+        ]
+        effect = ", ".join(effects) or f"no family differs by {units.percent(LEAST_EFFECT)}"
+        sentences.append(
+            f"{plural(group.components, group.kind)} ({named}) with other settings than most: "
+            f"{', '.join(group.differences)}: {effect}"
+        )
+    if more := len(different) - len(sentences):
+        sentences.append(f"and {more} more groups with other settings than most")
+    return sentences
+
+
+def fast_sentences(judgement: FleetJudgement) -> list[str]:
+    """Return a clause for each implausibly fast component; at most three are told, and the others counted."""
+    families: dict[str, list[FleetFinding]] = {}
+    for finding in judgement.fast:
+        families.setdefault(finding.place.text, []).append(finding)
+    sentences = [
+        f"{place} is implausibly fast: "
+        + ", ".join(f"{finding.family} {units.percent(-finding.slowdown)}" for finding in findings[:_MOST_NAMED])
+        + " above the others"
+        for place, findings in families.items()
+    ]
+    more = len(sentences) - _MOST_NAMED
+    return [*sentences[:_MOST_NAMED], *([f"and {more} more are implausibly fast"] if more > 0 else [])]
+
+
 def population_sentences(judgement: FleetJudgement) -> list[str]:
     """Return a clause for each two populations in a group: their sizes, the gap, the cases, and the differences."""
     sentences = []
@@ -107,26 +171,67 @@ def population_sentences(judgement: FleetJudgement) -> list[str]:
         for two in group.populations:
             differ = "; ".join(two.differences) or "no known difference between the parts"
             sentences.append(
-                f"two populations: {len(two.slower)} of {len(two.slower) + two.faster} components are "
+                f"two populations in {two.family}: {len(two.slower)} of {len(two.slower) + two.faster} components are "
                 f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} "
                 f"({two.cases[0]}{', …' if two.cases[1:] else ''}): {differ}"
             )
     return sentences
 
 
+class MediansTable(NamedTuple):
+    """The medians of a small fleet: `heads` are a word for the cases and the places, and `rows` the cells of the cases.
+
+    The last cell of a row is the rate of the slowest place as a share of the rate of the fastest."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def medians_tables(judgement: FleetJudgement) -> Iterator[MediansTable]:
+    """Yield for each group in a fleet of two to seven nodes the medians of each node, the largest differences first."""
+    for group in judgement.groups:
+        cases = sorted((case for case in group.cases if case.nodes), key=lambda case: case.ratio)
+        places = list(dict.fromkeys(median.place for case in cases for median in case.nodes))
+        if not places:
+            continue
+        rows = []
+        for case in cases:
+            medians = {median.place: units.quantity(median.median, case.unit, 4) for median in case.nodes}
+            rows.append((case.case, *(medians.get(place, "–") for place in places), units.percent(case.ratio)))
+        heads = ("case", *(place.text for place in places), "slowest/fastest")
+        yield MediansTable(f"medians of each {'node' if not places[0].devices else group.kind}", heads, rows)
+
+
 def missing_node_lines(judgement: FleetJudgement) -> list[str]:
-    """Return a line for each node that did not answer, with its status and the reason."""
-    return [
-        f"{node.name}: {node.status}{f': {node.reason}' if node.reason else ''}"
-        for node in judgement.fleet.nodes
-        if node.status != "answered"
+    """Return a line for each node that did not answer, with its status and the reason, or for more than 20 at most 20.
+
+    Then nodes with the same status and reason share a line, and the last line counts the nodes without one."""
+    missing = [node for node in judgement.fleet.nodes if node.status != "answered"]
+    if len(missing) <= _MOST_MISSING:
+        return [f"{node.name}: {node.status}{f': {node.reason}' if node.reason else ''}" for node in missing]
+    alike: dict[str, list[str]] = {}
+    for node in missing:
+        alike.setdefault(f"{node.status}{f': {node.reason}' if node.reason else ''}", []).append(node.name)
+    largest = sorted(alike.items(), key=lambda item: -len(item[1]))
+    listed = largest[: _MOST_MISSING - 1]
+    lines = [
+        f"{', '.join(names[:_MOST_NAMED])}{f' and {len(names) - _MOST_NAMED} more' * (len(names) > _MOST_NAMED)}: {why}"
+        for why, names in listed
     ]
+    rest = len(missing) - sum(len(names) for _, names in listed)
+    return [*lines, *([f"{plural(rest, 'node')} more, for other reasons"] if rest else [])]
 
 
 def next_steps_text(judgement: FleetJudgement) -> list[str]:
     """Return the next step as a sentence: for the first confirmed suspect, or else to measure suspects again."""
+    slow = judgement.of("confirmed") or judgement.of("suspect")
+    if settings := [cause.text for suspect in slow[:1] for cause in suspect.causes if cause.kind == "setting"]:
+        return [f"give {slow[0].name} the settings of the others ({', '.join(settings)}), and measure again"]
     if confirmed := judgement.of("confirmed"):
         place = confirmed[0].place
+        if confirmed[0].unit == "rack":
+            return [f"have the power and the cooling of rack {place.node} examined"]
         if any(cause.kind == "other programs" for cause in confirmed[0].causes):
             return [f"stop the other programs on {place.text}, or wait until they end, and measure again"]
         if not place.node:

@@ -25,26 +25,35 @@ _LATENCY = ("latency", KeyFigure("Memory latency", "chase", (("size_bytes", 2**3
 
 MEMORY_READS = ("bandwidth/read", "gemm/read")  # the cases whose rate of reading memory gives the roof
 
+# the group of a key figure, by its case or else by its suite; the lists below are in the order of the groups
+GROUPS = {
+    "bandwidth/h2d": "links",
+    **dict.fromkeys(("bandwidth", "latency"), "memory"),
+    **dict.fromkeys(("gemm", "compression"), "compute"),
+    **dict.fromkeys(("p2p", "collectives", "ipc"), "links"),
+    "inference": "models",
+}
+
 # the suite of each key figure, and the figure, in the order of a summary
 OF_GPU = (
     *_MEMORY,
-    ("bandwidth", KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28)))),
+    _LATENCY,
     ("gemm", KeyFigure("GEMM bfloat16", "square", (("dtype", "bfloat16"), ("n", 8192)))),
     ("gemm", KeyFigure("GEMM float8", "square", (("dtype", "float8_e4m3"), ("n", 8192)))),
-    _LATENCY,
-    ("inference", KeyFigure("Llama-3-8B step, float16", "step", (*_STEP, ("batch", 1), ("context", 2048)))),
-    ("inference", KeyFigure("Llama-3-8B prefill", "prefill", (*_STEP, ("tokens", 2048)))),
+    ("bandwidth", KeyFigure("Host to device, pinned", "h2d", (("memory", "pinned"), ("size_bytes", 2**28)))),
     ("p2p", KeyFigure("Copy between GPUs", "read", (("by", "engine"), ("size_bytes", 2**30)))),
     ("collectives", KeyFigure("All-reduce", "all_reduce", (("size_bytes", 2**30),))),
+    ("inference", KeyFigure("Llama-3-8B step, float16", "step", (*_STEP, ("batch", 1), ("context", 2048)))),
+    ("inference", KeyFigure("Llama-3-8B prefill", "prefill", (*_STEP, ("tokens", 2048)))),
 )
 OF_HOST = (
     *_MEMORY,
+    _LATENCY,
     ("gemm", KeyFigure("GEMM float64", "square", (("dtype", "float64"), ("n", 2048)))),
     ("gemm", KeyFigure("GEMM float32", "square", (("dtype", "float32"), ("n", 2048)))),
-    _LATENCY,
-    ("ipc", KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),))),
     ("compression", KeyFigure("Zstandard-1 compression, text", "roundtrip", _ROUNDTRIP, series="compress.hot")),
     ("compression", KeyFigure("Zstandard-1 decompression, text", "roundtrip", _ROUNDTRIP, series="decompress.hot")),
+    ("ipc", KeyFigure("Copy between processes", "pull", (("size_bytes", 2**30),))),
 )
 
 # The figures that lead the section of their suite. Each measures the device: no limit of gpubench's own, no loss of an

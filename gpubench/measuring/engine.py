@@ -132,7 +132,7 @@ PARANOID = "paranoid"  # the label of figures whose every batch was checked, beh
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
-_TRIES_OF_PASSES = 4
+_TRIES_OF_PASSES = 6
 _MANY_ATTEMPTS = 5  # other programs may delay the processor several times
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
@@ -343,7 +343,7 @@ class Engine:
         )
 
     def _check_passes(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in three tries of four."""
+        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in five tries of six."""
         if timed.stage.doubled is None or timed.stage.clock != "device":
             return
         near = timed.values[-_NEIGHBOURS:] or [math.nan]

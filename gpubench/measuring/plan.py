@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, __version__, plugins
+from gpubench import __version__, plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.suite import Suite
-from gpubench.base import patterns
+from gpubench.base import installation, patterns
 from gpubench.base.errors import UsageError
 from gpubench.model import Case, Device, Facts, Settings, SuiteInfo, Tier
 
@@ -93,7 +93,7 @@ def make(facts: Facts, settings: Settings) -> Plan:
     ]
     selected = [job for job in all_jobs if matches(job.case.id, settings.filters)]
     if not selected:
-        raise UsageError(_no_case_message(settings, [job.case.id for job in all_jobs]))
+        raise UsageError(_no_case_message(settings, suites, facts, [job.case.id for job in all_jobs]))
     jobs = [
         job for replicate in range(settings.replicates) for job in _jobs_of_replicate(selected, replicate, settings)
     ]
@@ -291,7 +291,7 @@ def why_host(facts: Facts, settings: Settings) -> str:
 
 def _why_no_gpu(facts: Facts) -> str:
     reasons = "; ".join(f"{part.what}: {part.reason}; {part.how}" for part in facts.absent)
-    return reasons or f"pip install '{DISTRIBUTION}[cuda13]' for an NVIDIA GPU"
+    return reasons or installation.for_gpu()
 
 
 def _no_device_message(facts: Facts, device_id: str) -> str:
@@ -306,12 +306,22 @@ def matches(case_id: str, filters: Sequence[str]) -> bool:
     return not filters or patterns.matches(case_id, filters)
 
 
-def _no_case_message(settings: Settings, ids: Sequence[str]) -> str:
-    if not ids:
-        return f"{', '.join(settings.suites)}: no case runs on {', '.join(settings.devices)}"
-    names = {part for case_id in ids for part in (case_id, case_id.partition("[")[0])}
-    similar = difflib.get_close_matches(settings.filters[0], sorted(names), n=1, cutoff=0.4)
-    hint = f"did you mean {similar[0]}?" if similar else "`gpubench list --cases` shows the cases"
+def _no_case_message(settings: Settings, suites: Sequence[Suite], facts: Facts, ids: Sequence[str]) -> str:
+    on = ", ".join(settings.devices)
+    names = [f"{suite.name}/{name}" for suite in suites for name in suite.definitions]
+    full = [_target(facts, facts.device(name), replace(settings, tier="full")) for name in settings.devices]
+    in_full = {f"{suite.name}/{case.name}" for suite in suites for target in full for case in suite.cases(target)}
+    named = {name for name in names if matches(name, settings.filters)}  # without filters all of them
+    what = ", ".join(sorted(named) if settings.filters else settings.suites)
+    if named and not named & in_full:
+        has_gpu = any(device.backend != "host" for device in facts.devices)
+        return f"{what}: no case runs on {on}" if has_gpu else f"{what} needs a GPU; none here"
+    if named and not settings.headline:
+        return f"{what}: no case runs on {on} in the tier {settings.tier}; try --tier full"
+    suggestions = {part: name for name in names for part in (name, name.partition("/")[2])}
+    suggestions |= {case_id: case_id for case_id in ids}
+    similar = difflib.get_close_matches(settings.filters[0], sorted(suggestions), n=1)
+    hint = f"did you mean {suggestions[similar[0]]}?" if similar else "`gpubench list --cases` shows the cases"
     return f"no case matches --filter {' '.join(settings.filters)}; {hint}"
 
 

@@ -1,5 +1,7 @@
 """Report how far a run is: events for an observer, and an estimate of the remaining time."""
 
+import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,10 +30,12 @@ Observer = Callable[[ProgressEvent], None]
 
 
 class Forecast:
-    """Estimates how long the remaining jobs take: first as planned, then as the jobs of the same suite took."""
+    """Estimates how long the remaining jobs take: first as planned, then as the jobs of the same suite took.
+
+    A suite that has not started is planned to be as much slower than its plan as the measured suites were, by the
+    geometric mean of their ratios, because a busy machine and slow starts of workers delay every suite."""
 
     def __init__(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        self._plan = plan
         self._left = Counter(map(_group, jobs))
         self._planned_s = {_group(job): plan.seconds_of(job) for job in jobs}
         self._durations: dict[object, list[float]] = defaultdict(list)
@@ -44,11 +48,21 @@ class Forecast:
 
     def left_s(self) -> float:
         """Return the estimated seconds that all jobs without a recorded time take, with the job that is under way."""
-        return sum(count * self._mean_s(group) for group, count in self._left.items())
+        delay = self._delay()
+        return sum(count * self._mean_s(group, delay) for group, count in self._left.items())
 
-    def _mean_s(self, group: object) -> float:
-        durations = self._durations[group]
-        planned = self._planned_s[group] * _PLANNED_WEIGHT
+    def _delay(self) -> float:
+        """Return how many times as long as planned jobs took; the plan counts like one measured suite."""
+        logs = [
+            math.log(statistics.fmean(durations) / self._planned_s[group])
+            for group, durations in self._durations.items()
+            if self._planned_s[group] and any(durations)
+        ]
+        return math.exp(sum(logs) / (len(logs) + 1))
+
+    def _mean_s(self, group: object, delay: float) -> float:
+        durations = self._durations.get(group, [])
+        planned = self._planned_s[group] * delay * _PLANNED_WEIGHT
         return (planned + sum(durations)) / (_PLANNED_WEIGHT + len(durations))
 
 

@@ -20,6 +20,7 @@ _MOST_PAUSE_S = 0.01  # a longer check would cool a GPU
 _NEIGHBOURS = 9  # samples before a checked call, with which its time is compared
 _LONGER, _MOST_LONGER = 1.2, 1.75  # the least and the largest ratio to the controls' time that shows skipped work
 _CONTROLS = 3  # control calls, whose spread sets the limit between these two
+_OUTLIER = 2.0
 _ATTEMPTS = 5  # a single call may be late by chance, and other programs delay several
 _UNEVEN = 0.5  # the share of the median's time below which a call may have been idle
 
@@ -159,9 +160,9 @@ class SeriesChecks:
         # answer, or as a call that takes longer than its neighbours. Other caches make it longer too, so the controls
         # are calls whose outputs were written with what they hold, and last a call behind a flush.
         calls, longer = self._whole(1), 0.0
-        neighbours_s = max(self._timed.values[-_NEIGHBOURS:], default=np.inf)
+        neighbours_s = _slowest(self._timed.values[-_NEIGHBOURS:])
         is_timed = self._timed.stage.clock == "device"  # a host call may have to allocate its output again
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS if self._answers.can_touch else 2 * _ATTEMPTS):
             checked_s = self._answers.around(self._timed.stage, lambda: self._time_calls(calls))
             if self._agree(not is_timed or not checked_s > _LONGER * neighbours_s):
                 return
@@ -183,7 +184,12 @@ class SeriesChecks:
     def _take_controls(self, calls: int) -> tuple[float, float]:
         """Return the limit that the spread of the control calls allows, and the seconds of the slowest of them."""
         if not self._answers.can_touch:  # nothing imitates the poisoning
-            return _MOST_LONGER, 0.0
+            return _MOST_LONGER, max(self._timed.values[-_NEIGHBOURS:], default=np.inf)
         times = [self._answers.beside(self._timed.stage, lambda: self._time_calls(calls)) for _ in range(_CONTROLS)]
-        slowest_s = max(times)
+        slowest_s = _slowest(times)
         return float(np.fmin(_MOST_LONGER, _LONGER * slowest_s / min(times))), slowest_s
+
+
+def _slowest(seconds: Sequence[float]) -> float:
+    """Return the longest time, but at most twice the median, beyond which other programs are the cause."""
+    return min(max(seconds), _OUTLIER * stats.median(seconds)) if seconds else np.inf

@@ -15,6 +15,7 @@ from gpubench.plugins.loading import (
     make_package,
     names,
     plugin_name,
+    summary,
     unknown,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "make_package",
     "names",
     "plugin_name",
+    "summary",
     "unknown",
 ]

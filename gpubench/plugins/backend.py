@@ -167,7 +167,7 @@ class OpenDevice(Protocol):
         Without such work this is about 0."""
 
     def now(self) -> float:
-        """Return the seconds of the clock for budgets and warm-up, which is virtual on clockwork."""
+        """Return the seconds of the clock for budgets and warm-up; a simulated device may have its own."""
 
     def time(
         self,

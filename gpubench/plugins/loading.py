@@ -2,6 +2,7 @@
 
 Listing names imports nothing; a broken plugin fails only when it is loaded itself."""
 
+import ast
 import difflib
 import functools
 import hashlib
@@ -55,6 +56,26 @@ def load(room: Room, name: str) -> Any:
     if name not in modules:
         raise unknown(room.removesuffix("s"), name, modules)
     return _load_attribute(modules[name], _ATTRIBUTE[room], f"plugin {name} ({modules[name]})")
+
+
+def summary(room: Room, name: str) -> str:
+    """Return the summary of the plugin `name` of the kind `room`: the first text in the call that makes the plugin.
+
+    The plugin is imported only if its source has no such text (`suite = Suite("what it measures")`). Raises like
+    `load`."""
+    modules = _modules(room)
+    spec = importlib.util.find_spec(modules[name]) if name in modules else None
+    source = Path(spec.origin).read_bytes() if spec and spec.origin else b""
+    return _first_text(source, _ATTRIBUTE[room]) or str(load(room, name).summary)
+
+
+def _first_text(source: bytes, attribute: str) -> str:
+    """Return the text that is the first argument of the call in `attribute = call("text", …)`; empty if none is."""
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Call(args=[ast.Constant(str(text)), *_])) if name == attribute:
+                return text
+    return ""
 
 
 def is_file(word: str) -> bool:

@@ -117,7 +117,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     margin = _NORMAL_975 * math.sqrt(count * inflation) / 2
     low = max(math.floor(count / 2 - margin), 1)
     high = min(math.ceil(count / 2 + 1 + margin), count)
-    if (low, high) == (1, count) and count >= LEAST_FOR_INTERVAL**2:
+    if count / inflation < LEAST_FOR_INTERVAL and count >= LEAST_FOR_INTERVAL**2:
         medians = [float(np.median(part)) for part in np.array_split(np.asarray(values), LEAST_FOR_INTERVAL)]
         return Interval(min(*medians, centre), centre, max(*medians, centre))
     return Interval(data[low - 1], centre, data[high - 1])

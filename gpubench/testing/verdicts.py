@@ -12,7 +12,7 @@ from gpubench.judging.evidence import Evidence, Gathering, Reading
 from gpubench.judging.judge import Finding, exit_status
 from gpubench.model import Case, Run
 from gpubench.tools import history
-from gpubench.tools.gating import baselines
+from gpubench.tools.gating import baselines, saved
 from gpubench.tools.gating.gate import GateRequest
 from gpubench.tools.gating.readings import read_all
 
@@ -72,13 +72,13 @@ class Baseline:
 
     def refuse_missing(self) -> None:
         """Check that the baseline exists, without reading it. Raises FileError if it does not."""
-        if baselines.needs_cases(self.names) and not (place := history.default_place()).exists():
+        if saved.needs_cases(self.names) and not (place := history.default_place()).exists():
             raise FileError(f"no baseline: there is no history at {place}; `gpubench history import FOLDER` makes one")
-        baselines.find_files([word for word in self.names if not baselines.needs_cases([word])], [], self.own_files)
+        saved.check(self.names)
 
     def cases_without_figure(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases without a figure in the baseline; none if `last:N` depends on the measured case."""
-        if baselines.needs_cases(self.names):
+        if saved.needs_cases(self.names):
             return []
         timed = {(case.suite, case.name, case.params) for case in self._cases(tuple(self._files([])))}
         named = {

@@ -1,11 +1,12 @@
 """Turn the outputs of other tools into a run: choose the importer for each file, and join several files.
 
-Facts that the output does not state are missing: such a run has no start time, no tier and no counters, and its devices
-have only the properties that the tool printed."""
+Facts that the output does not state are missing: such a run has no tier and no counters, and its devices have only the
+properties that the tool printed. Its start is the time at which its oldest file was last written."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubench import __version__, plugins
@@ -27,11 +28,14 @@ UNNAMED = "unnamed"  # a case whose output does not say what it measured
 
 @dataclass(frozen=True, slots=True)
 class ImportedFile:
-    """A file of another tool: its path, the name of the importer that read it, and the content that it read."""
+    """A file of another tool: its path, the name of the importer that read it, and the content that it read.
+
+    `written_at` is when the file was last written, in seconds since 1970."""
 
     path: Path
     tool: str
     content: Imported
+    written_at: float = 0.0
 
 
 def read(path: Path, tool: str | None = None) -> ImportedFile:
@@ -45,7 +49,7 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
     try:
         if not importer.accepts(text):
             raise BadOutput(f"this is not an output of {tool}")
-        return ImportedFile(path, name, _check_storable(importer.read(text)))
+        return ImportedFile(path, name, _check_storable(importer.read(text)), path.stat().st_mtime)
     except BadOutput as error:
         raise FileError(f"{path}: {name}: {error}") from error
 
@@ -112,6 +116,8 @@ def run(sources: Sequence[ImportedFile], argv: Sequence[str]) -> Run:
     _check_at_most_one_unnamed(sources)
     _check_devices(sources)
     manifest = _make_manifest([source.content for source in sources], argv)
+    written_at = min(source.written_at for source in sources)
+    manifest = replace(manifest, started=datetime.fromtimestamp(written_at, UTC).isoformat(timespec="seconds"))
     try:
         _check_record(manifest, "all files together")
     except BadOutput as error:

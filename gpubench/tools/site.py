@@ -42,14 +42,6 @@ class Share(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SiteSharing:
-    """How the content of a site is anonymised; `is_redacted` is False if `of` leaves it unchanged."""
-
-    of: Share
-    is_redacted: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BuiltSite:
     """The outcome of a build: the index, the number of runs and of new pages, and refused files with reasons."""
 
@@ -80,47 +72,145 @@ class _SiteEntry:
 _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
-def build(folder: Path, out: Path, sharing: SiteSharing, tell: Callable[[str], None]) -> BuiltSite:
-    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date."""
+def build(folder: Path, out: Path, share: Share, is_redacted: bool, tell: Callable[[str], None]) -> BuiltSite:
+    """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
+
+    `share` anonymises every page, unless it leaves it unchanged (`is_redacted` is False)."""
     files = list(run_files([folder]))
     if not files:
         raise FileError(
             f"{folder}: there is no run file (.jsonl, .jsonl.gz) in it; name a folder that contains run files"
         )
-    _make_folders(out)
-    entries: dict[str, _SiteEntry] = {}
-    refused: list[tuple[str, str]] = []
-    hashes = set()
-    for path in files:
+    return _SiteFolder(out, share, is_redacted, tell).build(files)
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteFolder:
+    """The folder of a site, and how its content is anonymised."""
+
+    out: Path
+    share: Share
+    is_redacted: bool
+    tell: Callable[[str], None]
+
+    def build(self, files: Sequence[Path]) -> BuiltSite:
+        self._make_folders()
+        entries: dict[str, _SiteEntry] = {}
+        refused: list[tuple[str, str]] = []
+        hashes = set()
+        for path in files:
+            try:
+                entry = self._read_entry(path)
+            except FileError as error:
+                refused.append((path.name, str(error).removeprefix(f"{path}: ")))
+                continue
+            hashes.add(entry.name)
+            copies = (entries.get(entry.run.key, entry), entry)  # the most complete copy of a run counts
+            entries[entry.run.key] = max(copies, key=lambda copy: copy.run.results)
+        ordered = sorted(entries.values(), key=lambda entry: (entry.run.at, entry.name))
+        new = sum(self._write_page(entry) for entry in ordered)
+        devices = self._write_devices(ordered)
+        # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
+        manifests = [store.scan(entry.path, lambda _: None).manifest for entry in ordered] if refused else []
+        read_manifests = [manifest for manifest in manifests if manifest]
+        names = self.share(FileNames(tuple(file for file, _ in refused)), read_manifests).names
+        reasons = self.share(tuple(reason for _, reason in refused), read_manifests)
+        refused_files = tuple(zip(names, reasons, strict=True))
+        _write(self.out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
+        self._remove_old(hashes, devices)
+        return BuiltSite(self.out / INDEX, len(ordered), new, refused_files)
+
+    def _make_folders(self) -> None:
+        index = self.out / INDEX
+        with _reporting_errors(self.out):
+            if index.exists() and _MARK not in _content(index):
+                raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
+            for name in (_RUNS, _COMPARISONS, _TRENDS):
+                (self.out / name).mkdir(parents=True, exist_ok=True)
+
+    def _read_entry(self, path: Path) -> _SiteEntry:
+        """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before."""
+        content = store.file_hash(path)
+        name = content[:_DIGITS]
+        entry_file = self.out / _RUNS / f"{name}.json"
+        if stored_run := self._stored_run(entry_file):
+            return _SiteEntry(path, name, stored_run)
+        with readings.garbage_collection_off():
+            run = store.read_run(path)
+            (shown_name,) = self.share(FileNames((path.name,)), [run.manifest]).names
+            with as_file_errors(path):
+                written_at = path.stat().st_mtime
+            run_entry = site_run(self.share(run, ()), shown_name, content, written_at)
+        for outdated in (self.out / _RUNS / f"{name}.html", *(self.out / _COMPARISONS).glob(f"*{name}*.html")):
+            _remove(outdated)  # they may contain names, because sharing was different
+        _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, self.is_redacted, run_entry)))
+        return _SiteEntry(path, name, run_entry)
+
+    def _write_page(self, entry: _SiteEntry) -> bool:
+        """Write the page of a run and return True; return False if the page exists."""
+        page = self.out / _RUNS / f"{entry.name}.html"
+        if page.is_file():
+            return False
+        with readings.garbage_collection_off():
+            shared = self.share(store.read_run(entry.path), ())
+            enclosure = replace(enclosing.enclosure(shared, entry.path), index=f"../{INDEX}")
+            _write(page, rendering.report("html").enclose(shared, enclosure))
+        self.tell(f"{entry.path.name}: page written")
+        return True
+
+    def _stored_run(self, entry_file: Path) -> SiteRun | None:
+        """Return the summary in the file beside a page; None if it is missing or damaged."""
         try:
-            entry = _read_entry(path, out, sharing)
-        except FileError as error:
-            refused.append((path.name, str(error).removeprefix(f"{path}: ")))
-            continue
-        hashes.add(entry.name)
-        other_copy = entries.get(entry.run.key)
-        if other_copy is None or entry.run.results > other_copy.run.results:  # the most complete copy of a run counts
-            entries[entry.run.key] = entry
-    ordered = sorted(entries.values(), key=lambda entry: (entry.run.at, entry.name))
-    new = sum(_write_page(out, entry, sharing, tell) for entry in ordered)
-    devices = _write_devices(out, ordered, sharing, tell)
-    # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
-    manifests = [store.scan(entry.path, lambda _: None).manifest for entry in ordered] if refused else []
-    read_manifests = [manifest for manifest in manifests if manifest]
-    names = sharing.of(FileNames(tuple(file for file, _ in refused)), read_manifests).names
-    refused_files = tuple(zip(names, sharing.of(tuple(reason for _, reason in refused), read_manifests), strict=True))
-    _write(out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
-    _remove_old(out, hashes, devices)
-    return BuiltSite(out / INDEX, len(ordered), new, refused_files)
+            entry = _STORED_RUN.validate_json(_content(entry_file))
+        except (OSError, pydantic.ValidationError):
+            return None
+        return entry.run if (entry.gpubench, entry.is_redacted) == (__version__, self.is_redacted) else None
 
+    def _write_devices(self, entries: Sequence[_SiteEntry]) -> tuple[SiteDevice, ...]:
+        groups: dict[str, list[_SiteEntry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.run.device, []).append(entry)
+        return tuple(self._write_device(name, group) for name, group in sorted(groups.items()))
 
-def _make_folders(out: Path) -> None:
-    index = out / INDEX
-    with _reporting_errors(out):
-        if index.exists() and _MARK not in _content(index):
-            raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
-        for name in (_RUNS, _COMPARISONS, _TRENDS):
-            (out / name).mkdir(parents=True, exist_ok=True)
+    def _remove_old(self, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
+        needed = {address for device in devices for address in _addresses(device)}
+        needed |= {f"{_RUNS}/{name}.json" for name in hashes}
+        for folder in (_RUNS, _COMPARISONS, _TRENDS):
+            for path in (self.out / folder).iterdir():
+                if _PAGE_NAME.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
+                    _remove(path)
+
+    def _write_device(self, name: str, entries: Sequence[_SiteEntry]) -> SiteDevice:
+        listed_runs = []
+        for index, entry in enumerate(entries):
+            page = f"{_RUNS}/{entry.name}.html"
+            before = _previous_run(entry, entries[:index])
+            address = self._write_comparison(before, entry) if before else ""
+            listed_runs.append(ListedRun(entry.run, page, address, before.run.date if before and address else ""))
+        device_trends = trends([entry.run for entry in entries])
+        address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if device_trends else ""
+        if device_trends:
+            _write(self.out / address, rendering.report("html").trends(device_trends))
+        return SiteDevice(name, address, tuple(reversed(listed_runs)))
+
+    def _write_comparison(self, before: _SiteEntry, after: _SiteEntry) -> str:
+        """Write the page that compares two runs, unless it exists, and return its address relative to the index."""
+        address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
+        if (self.out / address).is_file():
+            return address
+        run_readings = readings.read_all([before.path, after.path])
+        manifests = [reading.manifest for reading in run_readings]
+        named = [
+            replace(reading, manifest=self.share(reading.manifest, ()), source=entry.run.date)
+            for reading, entry in zip(run_readings, (before, after), strict=True)
+        ]
+        try:
+            comparison = compare(named, lambda _: THRESHOLD_PERCENT / 100)
+        except UsageError:  # no case in common
+            return ""
+        _write(self.out / address, rendering.report("html").compare(self.share(comparison, manifests)))
+        self.tell(f"{after.path.name}: compared with {before.path.name}")
+        return address
 
 
 @contextlib.contextmanager
@@ -149,85 +239,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read_entry(path: Path, out: Path, sharing: SiteSharing) -> _SiteEntry:
-    """Return the entry of the run file `path`, from the file beside its page if gpubench stored it there before."""
-    content = store.file_hash(path)
-    name = content[:_DIGITS]
-    entry_file = out / _RUNS / f"{name}.json"
-    if stored_run := _stored_run(entry_file, sharing):
-        return _SiteEntry(path, name, stored_run)
-    with readings.garbage_collection_off():
-        run = store.read_run(path)
-        (shown_name,) = sharing.of(FileNames((path.name,)), [run.manifest]).names
-        with as_file_errors(path):
-            written_at = path.stat().st_mtime
-        run_entry = site_run(sharing.of(run, ()), shown_name, content, written_at)
-    for outdated in (out / _RUNS / f"{name}.html", *(out / _COMPARISONS).glob(f"*{name}*.html")):
-        _remove(outdated)  # they may contain names, because sharing was different
-    _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, sharing.is_redacted, run_entry)))
-    return _SiteEntry(path, name, run_entry)
-
-
-def _write_page(out: Path, entry: _SiteEntry, sharing: SiteSharing, tell: Callable[[str], None]) -> bool:
-    """Write the page of a run and return True; return False if the page exists."""
-    page = out / _RUNS / f"{entry.name}.html"
-    if page.is_file():
-        return False
-    with readings.garbage_collection_off():
-        shared = sharing.of(store.read_run(entry.path), ())
-        enclosure = replace(enclosing.enclosure(shared, entry.path), index=f"../{INDEX}")
-        _write(page, rendering.report("html").enclose(shared, enclosure))
-    tell(f"{entry.path.name}: page written")
-    return True
-
-
-def _stored_run(entry_file: Path, sharing: SiteSharing) -> SiteRun | None:
-    """Return the summary in the file beside a page; None if it is missing or damaged."""
-    try:
-        entry = _STORED_RUN.validate_json(_content(entry_file))
-    except (OSError, pydantic.ValidationError):
-        return None
-    return entry.run if (entry.gpubench, entry.is_redacted) == (__version__, sharing.is_redacted) else None
-
-
-def _write_devices(
-    out: Path, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
-) -> tuple[SiteDevice, ...]:
-    groups: dict[str, list[_SiteEntry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.run.device, []).append(entry)
-    return tuple(_write_device(out, name, group, sharing, tell) for name, group in sorted(groups.items()))
-
-
-def _remove_old(out: Path, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
-    needed = {address for device in devices for address in _addresses(device)}
-    needed |= {f"{_RUNS}/{name}.json" for name in hashes}
-    for folder in (_RUNS, _COMPARISONS, _TRENDS):
-        for path in (out / folder).iterdir():
-            if _PAGE_NAME.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
-                _remove(path)
-
-
 def _addresses(device: SiteDevice) -> Iterator[str]:
     yield device.trends
     for listed_run in device.runs:
         yield from (listed_run.page, listed_run.comparison)
-
-
-def _write_device(
-    out: Path, name: str, entries: Sequence[_SiteEntry], sharing: SiteSharing, tell: Callable[[str], None]
-) -> SiteDevice:
-    listed_runs = []
-    for index, entry in enumerate(entries):
-        page = f"{_RUNS}/{entry.name}.html"
-        before = _previous_run(entry, entries[:index])
-        address = _write_comparison(out, before, entry, sharing, tell) if before else ""
-        listed_runs.append(ListedRun(entry.run, page, address, before.run.date if before and address else ""))
-    device_trends = trends([entry.run for entry in entries])
-    address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if device_trends else ""
-    if device_trends:
-        _write(out / address, rendering.report("html").trends(device_trends))
-    return SiteDevice(name, address, tuple(reversed(listed_runs)))
 
 
 def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntry | None:
@@ -236,25 +251,3 @@ def _previous_run(entry: _SiteEntry, earlier: Sequence[_SiteEntry]) -> _SiteEntr
         if candidate.run.tier == entry.run.tier and set(candidate.run.suites) & set(entry.run.suites):
             return candidate
     return None
-
-
-def _write_comparison(
-    out: Path, before: _SiteEntry, after: _SiteEntry, sharing: SiteSharing, tell: Callable[[str], None]
-) -> str:
-    """Write the page that compares two runs, unless it exists, and return its address relative to the index."""
-    address = f"{_COMPARISONS}/{before.name}-{after.name}.html"
-    if (out / address).is_file():
-        return address
-    run_readings = readings.read_all([before.path, after.path])
-    manifests = [reading.manifest for reading in run_readings]
-    named = [
-        replace(reading, manifest=sharing.of(reading.manifest, ()), source=entry.run.date)
-        for reading, entry in zip(run_readings, (before, after), strict=True)
-    ]
-    try:
-        comparison = compare(named, lambda _: THRESHOLD_PERCENT / 100)
-    except UsageError:  # no case in common
-        return ""
-    _write(out / address, rendering.report("html").compare(sharing.of(comparison, manifests)))
-    tell(f"{after.path.name}: compared with {before.path.name}")
-    return address

@@ -67,8 +67,9 @@ def observed(total: int, chunk_bytes: int, compressed: int) -> dict[str, gb.Obse
 def rotate(copy: Callable[[Any, Any], object], array: Any, spare: Any, chunk_bytes: int) -> None:
     """Rotate the data of a round trip in place, so that no chunk has earlier contents: `spare` is overwritten.
 
-    It is by three eighths of a chunk, or by half of a shorter buffer. `copy` writes to its first array."""
-    rest = array.size - min(max(chunk_bytes * 3 // 8 // 8 * 8, 1), array.size // 2)
+    It is by three eighths of a chunk and 8 bytes, so that no chunk soon returns, or by half of a shorter buffer. `copy`
+    writes to its first array."""
+    rest = array.size - min(chunk_bytes * 3 // 8 // 8 * 8 + 8, array.size // 2)
     for target, source in ((spare[:rest], array[-rest:]), (spare[rest:], array[:-rest]), (array, spare)):
         copy(target, source)
 
@@ -169,7 +170,7 @@ class PythonRoundTrip:
     def __init__(self, bench: gb.Bench, codec: Any, binding: Any, source: Any, chunk_bytes: int) -> None:
         """Take the buffer `source` (CuPy, uint8), and `codec`, which `binding`, the module nvidia.nvcomp, has made."""
         self._bytes, self._bench, self._codec, self._wrap = _codecs.DeviceBytes(bench), bench, codec, binding.as_array
-        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty_like(source), chunk_bytes
+        self._source, self._spare, self._chunk_bytes = source, bench.xp.empty(source.size, bench.xp.uint8), chunk_bytes
         self._wrapped, self.total = self._wrap(source), source.size
         self.poison()
 
@@ -200,9 +201,7 @@ class PythonRoundTrip:
 _WAYS = ("compress", "decompress")
 
 
-def _stages(
-    trip: Any, names: tuple[str, str] = _WAYS, clock: Literal["device", "host"] = "device"
-) -> dict[str, gb.Stage]:
+def _stages(trip: Any, names: tuple[str, str], clock: Literal["device", "host"] = "device") -> dict[str, gb.Stage]:
     """Return the stages of both directions of a round trip; by the host's clock each call waits for the device."""
     waits = clock == "host"
     stage = partial(gb.Stage, work=gb.Work(payload=trip.total), quantity="payload", clock=clock, max_calls=4)
@@ -219,7 +218,7 @@ def _task(bench: gb.Bench, corpus: _corpora.Corpus, codec: str, chunk_bytes: int
     else:
         trip = HostRoundTrip(opened, corpus.buffer(bench), chunk_bytes, threads)
         notes["threads"] = str(threads)
-    return gb.Task(_stages(trip), trip.check, trip.poison, notes={**notes, "codec": opened.description})
+    return gb.Task(_stages(trip, _WAYS), trip.check, trip.poison, notes={**notes, "codec": opened.description})
 
 
 @topic.case(
@@ -298,7 +297,7 @@ def python(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, chunk_byte
     trip = PythonRoundTrip(bench, handle, binding, source.buffer(bench), chunk_bytes)
     description = f"nvidia.nvcomp {binding.__version__}, its own container, elements {elements}"
     notes = {"corpus": source.description, "codec": description}
-    return gb.Task(_stages(trip, clock="host"), check=trip.check, poison=trip.poison, notes=notes)
+    return gb.Task(_stages(trip, _WAYS, "host"), check=trip.check, poison=trip.poison, notes=notes)
 
 
 @topic.case(
@@ -332,10 +331,8 @@ def formats(bench: gb.Bench, corpus: str, format: str, size_bytes: int, chunk_by
     compress = in_turn(on_gpu.compress, on_host.compress, exchange)
     compress()
     redraw = in_turn(on_gpu.redraw, on_host.redraw, compress)
-    stages = {
-        **_stages(on_gpu, ("gpu.compress", "gpu.decompress")),
-        **_stages(on_host, ("host.compress", "host.decompress"), "host"),
-    }
+    stages = _stages(on_gpu, ("gpu.compress", "gpu.decompress"))
+    stages |= _stages(on_host, ("host.compress", "host.decompress"), "host")
     stages = {name: replace(stage, inputs=redraw) for name, stage in stages.items()}
     notes = {"gpu": on_gpu.codec.description, "host": codec.description, "host.threads": str(_codecs.cores())}
     notes["corpus"] = source.description

@@ -1,17 +1,28 @@
 // Kernels with which checks compare and overwrite bytes. An array library would take seconds to compile its first
 // reduction.
 
-// Adds to `found` the number of the n bytes that differ.
+// Adds to found[0] the number of the n bytes that differ, and raises found[1] to n minus the place of the first one.
 extern "C" __global__ void count_differences(const u8* a, const u8* b, u64 n, u64* found) {
-    u64 count = 0;
+    u64 count = 0, first = n;
     const u64 words = n / 8;
     for (u64 i = gb_thread(); i < words; i += gb_threads()) {
         const u64 change = ((const u64*)a)[i] ^ ((const u64*)b)[i];
         if (change)
-            for (u32 k = 0; k < 8; k++) count += (change >> (8 * k) & 255) != 0;
+            for (u32 k = 0; k < 8; k++)
+                if (change >> (8 * k) & 255) {
+                    count++;
+                    if (8 * i + k < first) first = 8 * i + k;
+                }
     }
-    for (u64 i = 8 * words + gb_thread(); i < n; i += gb_threads()) count += a[i] != b[i];
-    if (count) atomicAdd(found, count);
+    for (u64 i = 8 * words + gb_thread(); i < n; i += gb_threads())
+        if (a[i] != b[i]) {
+            count++;
+            if (i < first) first = i;
+        }
+    if (count) {
+        atomicAdd(found, count);
+        atomicMax(found + 1, n - first);
+    }
 }
 
 // Writes the complement of every byte.

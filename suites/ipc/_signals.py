@@ -253,9 +253,8 @@ class StreamPingPong(Rounds):
     Both ranks must create it."""
 
     def __init__(self, bench: gb.Bench, means: str) -> None:
-        self._serves = bench.rank == 0
-        self._count = 0
-        self._last = -1
+        self._serves, self._rng = bench.rank == 0, bench.rng
+        self._questions, self._answers = b"", bytearray(_STREAM_ROUNDS)
         if means == "socket":
             self._reading = self._writing = bench.sockets()[0].detach()
             return
@@ -268,26 +267,25 @@ class StreamPingPong(Rounds):
     def seconds(self) -> list[float]:
         """Make 512 rounds and return the seconds of each but the first, by this rank's clock.
 
-        Both ranks must call it."""
+        Rank 0 asks with random bytes, which rank 1 returns. Both ranks must call it."""
         rounds = []
+        self._questions = self._rng.bytes(_STREAM_ROUNDS)
         last = time.perf_counter()
-        for _ in range(_STREAM_ROUNDS):
-            value = bytes([self._count % 256])
+        for turn in range(_STREAM_ROUNDS):
             if self._serves:
-                os.write(self._writing, value)
-            self._last = os.read(self._reading, 1)[0]
+                os.write(self._writing, self._questions[turn : turn + 1])
+            arrived = os.read(self._reading, 1)
             if not self._serves:
-                os.write(self._writing, value)
-            self._count += 1
+                os.write(self._writing, arrived)
+            self._answers[turn] = arrived[0]
             now = time.perf_counter()
             rounds.append(now - last)
             last = now
         return rounds[1:]
 
     def check(self) -> None:
-        """Raise WrongAnswer if the last byte that arrived is not the number of the last round, modulo 256."""
-        expected = (self._count - 1) % 256
-        gb.expect(self._last == expected, f"byte {self._last} arrived instead of {expected}")
+        """Raise WrongAnswer if rank 0 received another byte than it had sent."""
+        gb.expect(not self._serves or self._answers == self._questions, "an answer is not the byte that was sent")
 
     def close(self) -> None:
         for descriptor in {self._reading, self._writing}:

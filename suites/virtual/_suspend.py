@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from gpubench.api import libraries as lib
@@ -62,6 +62,14 @@ def _notes(program: SuspendedProgram) -> dict[str, str]:
     }
 
 
+def _stage(
+    seconds: Callable[[], float], resident_bytes: int, probe: Callable[[], gb.Observation], effort: gb.Effort
+) -> gb.Stage:
+    """Return a stage of `seconds`, in which a program's memory is copied to the host and back; each call checks it."""
+    work = gb.Work(items=1, payload=2 * resident_bytes)
+    return gb.Stage(seconds, work, "item", clock="self", checked=True, probe=probe, effort=effort)
+
+
 def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict[str, gb.Observed]:
     """Return `fixed`, which is `fixed_s`, and `per GiB`, the seconds that each resident GiB above 2 MiB adds to it.
 
@@ -103,15 +111,7 @@ def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
             "freed": gb.Observed(float(program.use.freed_bytes), "B", "more"),
         }
 
-    stage = gb.Stage(
-        downtime,
-        gb.Work(items=1, payload=2 * resident_bytes),
-        "item",
-        clock="self",
-        checked=True,
-        probe=observed,
-        effort=_cycles(bench, resident_bytes),
-    )
+    stage = _stage(downtime, resident_bytes, observed, _cycles(bench, resident_bytes))
     return gb.Task.of(stage, check=check, close=program.close, notes=_notes(program))
 
 
@@ -219,15 +219,8 @@ def migrate(bench: gb.Bench, path: str, resident_bytes: int) -> gb.Task:
     def observed() -> gb.Observation:
         return {**program.suspension.observed(), "uuid": gb.Observed(float(reported_uuid == place))}
 
-    stage = gb.Stage(
-        downtime,
-        gb.Work(items=1, payload=2 * resident_bytes),
-        "item",
-        clock="self",
-        checked=True,
-        probe=observed,
-        effort=gb.Effort.exactly(_SELDOM if bench.target.tier == "full" else 1),
-    )
+    effort = gb.Effort.exactly(_SELDOM if bench.target.tier == "full" else 1)
+    stage = _stage(downtime, resident_bytes, observed, effort)
     notes = {**_notes(program), "path": f"from each of {len(uuids)} GPUs to the next"}
     return gb.Task.of(stage, check=lambda: None, close=program.close, notes=notes)
 
@@ -289,10 +282,8 @@ def evict(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     after each. `both` is the time until both have ended."""
     job = UrgentJob(bench, resident_bytes)
 
-    def stage(is_evicting: bool) -> gb.Stage:
-        call, work = partial(job.seconds, is_evicting), gb.Work(items=1, payload=2 * resident_bytes)
-        effort = gb.Effort.exactly(_SELDOM)
-        return gb.Stage(call, work, "item", clock="self", checked=True, probe=job.both, effort=effort)
-
-    stages = {"evict": stage(is_evicting=True), "share": stage(is_evicting=False)}
+    stages = {
+        name: _stage(partial(job.seconds, name == "evict"), resident_bytes, job.both, gb.Effort.exactly(_SELDOM))
+        for name in ("evict", "share")
+    }
     return gb.Task(stages, close=job.close, notes=job.notes, labels=("time-sliced",))

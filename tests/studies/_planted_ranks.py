@@ -63,14 +63,6 @@ def measured(build: Build, seed: int, is_twin: bool, engine_for: Callable[..., A
         return futures[0].result()
 
 
-def ranks(name: str) -> Callable[[Build], Build]:
-    def add(build: Build) -> Build:
-        RANKS[name] = build
-        return build
-
-    return add
-
-
 def _collective(change: Callable[[Any], None], name: str = "all_reduce") -> Build:
     """Return the task of a collective by shared memory; `change` mutates the part of rank 1."""
 
@@ -86,7 +78,7 @@ def _collective(change: Callable[[Any], None], name: str = "all_reduce") -> Buil
                 if bench.rank == 1 and not is_twin:
                     change(self)
 
-        cases._PATIENCE_S = 0.5
+        cases._PATIENCE_S = 2.0
         operation = cases.COLLECTIVES[name]
         rank = Rank(bench, operation, 2**14)
         stage = cases.gb.Stage(
@@ -157,40 +149,41 @@ RANKS["all-reduce: a rank waits for nobody"] = _collective(_leaves_out_the_barri
 RANKS["all-reduce: a rank is idle from its fifth call on"] = _collective(_is_idle_from_a_call_on)
 
 
-@ranks("ping-pong: the answer is sent before the question is read")
-def _early_answer(bench: Bench, is_twin: bool) -> Task:
-    signals = suite_module("ipc", "_signals")
-    rounds = signals.StreamPingPong(bench, "socket")
-    if not is_twin and bench.rank == 1:
+def _ping_pong(change: Callable[[Any, int], None]) -> Build:
+    """Return the task of a ping-pong through a socket; `change` mutates the part of a rank."""
 
-        def seconds() -> list[float]:
-            taken = []
-            for _ in range(signals._STREAM_ROUNDS):
-                start = time.perf_counter()
-                os.write(rounds._writing, bytes([rounds._count % 256]))
-                rounds._last = os.read(rounds._reading, 1)[0]
-                rounds._count += 1
-                taken.append(time.perf_counter() - start)
-            return taken[1:]
+    def build(bench: Bench, is_twin: bool) -> Task:
+        rounds = suite_module("ipc", "_signals").StreamPingPong(bench, "socket")
+        if not is_twin:
+            change(rounds, bench.rank)
+        return rounds.task(2)
 
+    return build
+
+
+def _answers_early(rounds: Any, rank: int) -> None:
+    def seconds() -> list[float]:
+        taken = []
+        for _ in rounds._answers:
+            start = time.perf_counter()
+            os.write(rounds._writing, b"?")
+            os.read(rounds._reading, 1)
+            taken.append(time.perf_counter() - start)
+        return taken[1:]
+
+    if rank == 1:
         rounds.seconds = seconds
-    return rounds.task(2)
 
 
-@ranks("ping-pong: a rank answers its own questions")
-def _own_answer(bench: Bench, is_twin: bool) -> Task:
-    signals = suite_module("ipc", "_signals")
-    rounds = signals.StreamPingPong(bench, "socket")
-    if not is_twin:
+def _answers_itself(rounds: Any, rank: int) -> None:
+    del rank
 
-        def seconds() -> list[float]:
-            taken = []
-            for _ in range(signals._STREAM_ROUNDS):
-                start = time.perf_counter()
-                rounds._last = rounds._count % 256
-                rounds._count += 1
-                taken.append(time.perf_counter() - start)
-            return taken[1:]
+    def seconds() -> list[float]:
+        rounds._questions = bytes(rounds._answers)
+        return [1e-7] * (len(rounds._answers) - 1)
 
-        rounds.seconds = seconds
-    return rounds.task(2)
+    rounds.seconds = seconds
+
+
+RANKS["ping-pong: the answer is sent before the question is read"] = _ping_pong(_answers_early)
+RANKS["ping-pong: a rank answers its own questions"] = _ping_pong(_answers_itself)

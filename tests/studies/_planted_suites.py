@@ -127,17 +127,17 @@ def _bits(a: Any, b: Any, c: Any) -> None:
 @contextmanager
 def trip(seed: int, change: Callable[[Any], Any] | None, codec: str = "zstd-1") -> Iterator[tuple[Any, Task]]:
     """Yield the device and the round trip of the suite compression on the host, with the trip changed."""
-    codecs = suite_module("compression", "_codecs_host")
+    module = suite_module("compression", "_roundtrip")
     params = {"corpus": "ids", "codec": codec, "size_bytes": 2**19, "chunk_bytes": 2**16}
     loaded, bench = host_bench("compression", "roundtrip", seed, **params)
 
-    class Changed(codecs.HostRoundTrip):  # type: ignore[misc, name-defined]
+    class Changed(module.HostRoundTrip):  # type: ignore[misc, name-defined]
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             if change is not None:
                 change(self)
 
-    with replaced(codecs, "HostRoundTrip", Changed):
+    with replaced(module, "HostRoundTrip", Changed):
         yield bench.device, loaded.build(bench)
 
 
@@ -255,8 +255,8 @@ def _compressed_once(trip: Any) -> None:
 
 @codec_mutation("a faster level than the one that is named")
 def _level(trip: Any) -> None:
-    codecs = suite_module("compression", "_codecs_host")
-    _put(trip, squeeze=codecs.CODECS["lz4"]().squeeze, restore=codecs.CODECS["lz4"]().restore)
+    faster = suite_module("compression", "_codecs").ON_HOST["lz4"]()
+    _put(trip, squeeze=faster.squeeze, restore=faster.restore)
 
 
 def bandwidth_mutation(case: str, name: str, **params: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -1,1 +1,1 @@
-"""Open devices: host, cupy (CUDA and ROCm) and clockwork, reached only through gpubench.plugins."""
+"""Open devices: host and cupy (CUDA and ROCm), reached only through gpubench.plugins."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpubench import DISTRIBUTION
 from gpubench.base import installation
 from gpubench.base.errors import Skip, Unavailable
 from gpubench.devices.native.driver import Driver, early_launch
@@ -130,7 +129,7 @@ class CacheFlush:
         self._read_all(self._grid, (_THREADS,), (self._array, count, self._never))
 
 
-_INSTALL = f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
+_INSTALL = installation.for_gpu()
 _LIBRARIES = "install the driver and the CUDA or ROCm that this wheel is for; LD_LIBRARY_PATH may name its folder"
 _COPY_KINDS = {
     (False, False): 0,

@@ -1,5 +1,6 @@
 """Measure the host processor as a device: NumPy arrays, numba kernels, perf_counter, shared memory."""
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -15,10 +16,9 @@ import psutil
 from gpubench.base import installation
 from gpubench.base.errors import Skip
 from gpubench.model import Device
-from gpubench.plugins.backend import Kernel, SharedBuffer, SharedMemory, Traits
+from gpubench.plugins.backend import Kernel, Mode, SharedBuffer, SharedEvent, SharedMemory, Timing, Traits
 
 from ._host_memory import SharedFile, anonymous_file, host_memory, path_of
-from ._numpy_device import NumpyDevice
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -26,17 +26,49 @@ _LEAST_FLUSH_BYTES = 2**26
 _MOST_FLUSH_BYTES = 2**29  # more than the last-level caches of one socket in most servers
 
 
-class HostDevice(NumpyDevice):
-    """The host processor, opened in this process."""
+class HostDevice:
+    """The host processor, opened in this process: a call returns when its work is done, and nothing is queued."""
+
+    xp = np
+    stream = 0
 
     def __init__(self, device: Device) -> None:
-        super().__init__(device)
+        self.device = device
         kernels = importlib.util.find_spec("numba") is not None
         self.traits = Traits("host", device.arch, "numba" if kernels else "", ("hot", "each", "cold"), "perf_counter")
         self._evictor: Any = None
 
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def ranged(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(name)
+
+    def elsewhere(self) -> float:
+        return 0.0
+
     def now(self) -> float:
         return perf_counter()
+
+    def time(
+        self,
+        call: Callable[[], object],
+        calls: int,
+        mode: Mode = "hot",
+        gated: bool = True,
+        lead: Callable[[], object] | None = None,
+    ) -> Timing:
+        del gated  # the host has no launch queue
+        if lead is not None:
+            lead()
+        if mode in ("each", "cold"):
+            values = tuple(self._timed_call(call, mode == "cold") for _ in range(calls))
+            return Timing(values, sum(values) / calls)
+        seconds = self._mean_seconds(call, calls)
+        return Timing((seconds,), seconds)
 
     def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
         """Return the mean seconds of `calls` calls of `call` in a row, timed as a whole."""
@@ -52,6 +84,15 @@ class HostDevice(NumpyDevice):
         call()
         return (perf_counter_ns() - start) * 1e-9
 
+    def launches_of(self, _call: Callable[[], object]) -> int | None:
+        return None
+
+    def synchronize(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
     def rest(self, seconds: float) -> None:
         sleep(seconds)
 
@@ -65,6 +106,25 @@ class HostDevice(NumpyDevice):
         del source, defines
         raise Skip(f"the host runs numba functions, not the device kernel {name}")
 
+    def to_host(self, array: Any) -> Any:
+        return np.array(array)
+
+    def pinned(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)
+
+    def copy(self, target: Any, source: Any) -> None:
+        np.copyto(target, source)
+
+    def register(self, array: Any) -> Callable[[], None]:
+        raise Skip(f"{self.device.id} accesses host memory directly: {array.nbytes} B need no registration")
+
+    def together(self, *calls: Callable[[], object], peer: Device | None = None) -> None:
+        del calls, peer
+        raise Skip(f"{self.device.id} does not support concurrent queues")
+
+    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+        raise Skip(f"{self.device.id} has no peer access ({nbytes} B of {peer.id} were asked for)")
+
     def free_bytes(self) -> int:
         return int(psutil.virtual_memory().available)
 
@@ -77,6 +137,9 @@ class HostDevice(NumpyDevice):
 
     def shared_memory(self, kind: str) -> SharedMemory:
         return host_memory(kind)
+
+    def shared_event(self, handle: bytes = b"") -> SharedEvent:
+        raise Skip(f"{self.device.id} does not support events shared between processes ({handle!r} was asked for)")
 
 
 class HostBackend:

@@ -30,7 +30,6 @@ _SONAME = f"libnvcomp.so.{MAJOR}"
 _HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
 _HIP_SONAME = "libhipcomp.so"
 _HIP_HOW = "build ROCm's hipCOMP-core and put its libhipcomp.so on the library path"
-_HIP_ALIGNMENT = 8  # bytes of the widest element; hipCOMP has no query for the alignment
 _ENGINE_ALGORITHMS = 136  # CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK (cuda.h 13.0)
 _ENGINE_BITS = {"deflate": 1, "snappy": 2, "lz4": 4}  # CUmemDecompressAlgorithm
 _REFUSALS = frozenset({11, 18, 21})  # not supported, chunk too large, batch too large
@@ -50,12 +49,6 @@ TYPES = {
     "float64": 12,
 }
 ANY_TYPE = 0xFF  # the type of a decompressor that reads it from its input
-
-
-class Alignments(ctypes.Structure):
-    """The smallest alignment in bytes of each input, each output and the scratch memory."""
-
-    _fields_ = (("input", c_size_t), ("output", c_size_t), ("temp", c_size_t))
 
 
 class Properties(ctypes.Structure):
@@ -210,7 +203,7 @@ def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Argument
     chunks: Arguments = (("count", size), ("chunk_bytes", size))
     result: Arguments = (("result", sizes),)
     output: Arguments = (("target_pointers", address),)
-    table: dict[str, Arguments] = {
+    return {
         "CompressGetMaxOutputChunkSize": (("chunk_bytes", size), *compress_options, *result),
         "CompressGetTempSize": (*chunks, *compress_options, *result, *total),
         "CompressAsync": (
@@ -238,11 +231,6 @@ def signatures(algorithm: Algorithm, since_4: bool = True) -> dict[str, Argument
         ),
         "GetDecompressSizeAsync": (*batch, ("target_sizes", address), ("count", size), *stream),
     }
-    if since_4:
-        alignments: Arguments = (("result", POINTER(Alignments)),)
-        table["CompressGetRequiredAlignments"] = (*compress_options, *alignments)
-        table["DecompressGetRequiredAlignments"] = (*decompress_options, *alignments)
-    return table
 
 
 class NvcompError(GpubenchError):
@@ -383,22 +371,6 @@ class Codec:
         self._call(suffix, result=ctypes.byref(size), **call_arguments)
         return size.value
 
-    def _alignments(self, suffix: str) -> Alignments:
-        """Return the alignments in bytes that the library's query whose name ends in `suffix` gives."""
-        if suffix not in self._functions:
-            return Alignments(_HIP_ALIGNMENT, _HIP_ALIGNMENT, _HIP_ALIGNMENT)
-        alignments = Alignments()
-        self._call(suffix, result=ctypes.byref(alignments))
-        return alignments
-
-    def compress_alignments(self) -> Alignments:
-        """Return the alignments that compressing requires of its buffers, in bytes."""
-        return self._alignments("CompressGetRequiredAlignments")
-
-    def decompress_alignments(self) -> Alignments:
-        """Return the alignments that decompressing requires of its buffers, in bytes."""
-        return self._alignments("DecompressGetRequiredAlignments")
-
     def max_output_bytes(self, chunk_bytes: int) -> int:
         """Return the most bytes that a chunk of at most `chunk_bytes` bytes can become: the size of each output."""
         return self._size("CompressGetMaxOutputChunkSize", chunk_bytes=chunk_bytes)
@@ -453,17 +425,6 @@ class Codec:
             scratch_bytes=scratch.nbytes,
             target_pointers=target.pointers,
             statuses=statuses,
-            stream=stream,
-        )
-
-    def restored_sizes(self, source: Chunks, sizes: int, stream: int) -> None:
-        """Queue a call that writes the restored size of each chunk of `source` to the array (64 bits) at `sizes`."""
-        self._call(
-            "GetDecompressSizeAsync",
-            pointers=source.pointers,
-            sizes=source.sizes,
-            target_sizes=sizes,
-            count=source.count,
             stream=stream,
         )
 

@@ -3,6 +3,7 @@
 The run file of each node is read once, into a digest, with one process per core."""
 
 import contextlib
+import itertools
 import math
 import os
 import random
@@ -26,18 +27,21 @@ from gpubench.judging import effect, fleet_rule, noise, outliers
 from gpubench.judging.causes import causes
 from gpubench.judging.evidence import Evidence, Side
 from gpubench.judging.fleet import Basis, FleetFinding, FleetJudgement, Place, SuspectState
+from gpubench.judging.fleet_rule_groups import ambiguous_uuids, identity
 from gpubench.judging.judge import Finding, SideFigures, decide
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict, store
+from gpubench.model.disk import as_file_errors
 from gpubench.model.fleet import AGAIN, Fleet, FleetNode, read_fleet
 from gpubench.plugins.gate import Gate
 from gpubench.tools import rendering
 from gpubench.tools.fleet.session import Role
-from gpubench.tools.gating import baselines, readings
+from gpubench.tools.gating import readings, saved
 
 _JUNIT = ".xml"
 _REPORTS = {".html": "html", ".md": "md", ".json": "json"}
 _MANY_BYTES = 16 * 2**20  # below this total size, starting processes takes longer than they save
+_NO_FILE = "its run file is missing"
 _MOST_CASES = 40  # cases of a second measurement, the slowest findings, so that it takes about a minute
 
 
@@ -64,7 +68,12 @@ def read(folder: Path) -> ReadFleet:
     """Read the fleet in `folder`: its record, and a digest of each run file of a node that answered."""
     start = time.monotonic()
     fleet = read_fleet(folder)
-    nodes = _first_by_name(fleet.nodes)
+    with as_file_errors(folder):
+        there = {path.name for path in folder.iterdir()}
+    nodes = [
+        replace(node, status="refused", reason=_NO_FILE, file="") if node.file and node.file not in there else node
+        for node in _first_by_name(fleet.nodes)
+    ]
     first = [node for node in nodes if node.file and node.status == "answered"]
     second = [entry for entry in fleet.again if entry.file and entry.status == "answered"]
     paths = [*(folder / node.file for node in first), *(folder / AGAIN / entry.file for entry in second)]
@@ -142,11 +151,11 @@ def judge(current: ReadFleet, policy: Policy, baseline: ReadFleet | None = None,
 
 def read_baseline(folder_or_name: str) -> ReadFleet:
     """Return the fleet in a folder, or in the saved baseline of that name; a folder is tried first."""
-    for folder in (Path(folder_or_name), Path(baselines.FOLDER) / folder_or_name):
+    for folder in (Path(folder_or_name), Path(saved.FOLDER) / folder_or_name):
         if folder.is_dir():
             return read(folder)
-    saved = ", ".join(baselines.names()) or "none"
-    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {saved})")
+    names = ", ".join(saved.names()) or "none"
+    raise FileError(f"no baseline {folder_or_name!r}: neither the folder of a fleet nor a saved name (saved: {names})")
 
 
 class _Pair(NamedTuple):
@@ -199,15 +208,14 @@ def _evidence(fleet: ReadFleet, node: str) -> Evidence:
 
 def _comparable_pairs(current: ReadFleet, earlier: ReadFleet) -> Iterator[_Pair]:
     """Yield a pair of measurements for each case of each component that both fleets measured with equal settings."""
-
-    def identity(node: str, part: Component) -> tuple[str, ...]:
-        return part.uuids if all(part.uuids) else (node, *part.devices)
-
+    useless = {**ambiguous_uuids(current.digests), **ambiguous_uuids(earlier.digests)}
     before_by_key = {
-        identity(digest.node, part): (digest.node, part) for digest in earlier.digests for part in digest.components
+        identity(digest.node, part, useless): (digest.node, part)
+        for digest in earlier.digests
+        for part in digest.components
     }
     for digest in current.digests:
-        parts = ((part, before_by_key.get(identity(digest.node, part))) for part in digest.components)
+        parts = ((part, before_by_key.get(identity(digest.node, part, useless))) for part in digest.components)
         matches = [(part, *match) for part, match in parts if match]
         after = _evidence(current, digest.node) if matches else Evidence([])
         before = {node: _evidence(earlier, node) for node in dict.fromkeys(node for _, node, _ in matches)}
@@ -288,7 +296,7 @@ _Day = tuple[WatchedFleet, Place, Component]
 class ComponentHistory:
     """A component over several fleets: its latest place and its UUIDs.
 
-    `states` has its state in each fleet that measured it, in order of time, None where it was no suspect. `trends` are
+    `states` has its state in each fleet that compared it, in order of time, None where it was no suspect. `trends` are
     its cases' trends with a change for the worse, the largest change first."""
 
     place: Place
@@ -298,8 +306,13 @@ class ComponentHistory:
 
     @property
     def suspected(self) -> int:
-        """The number of fleets in which it was slow and did not recover."""
-        return sum(state in ("suspect", "confirmed") for state in self.states)
+        """The number of fleets in which it was slow, and not only once."""
+        return sum(map(_is_slow, self.states))
+
+    @property
+    def recovered(self) -> int:
+        """The number of times that it was slow in one fleet and fine in the next one that compared it."""
+        return sum(_is_slow(before) and not _is_slow(after) for before, after in itertools.pairwise(self.states))
 
     @property
     def transient(self) -> int:
@@ -309,7 +322,7 @@ class ComponentHistory:
     @property
     def is_slow_again(self) -> bool:
         """Whether it is slow in the newest fleet, and was in an earlier one."""
-        return self.suspected > 1 and self.states[-1] in ("suspect", "confirmed")
+        return self.suspected > 1 and _is_slow(self.states[-1])
 
     @property
     def worst(self) -> float:
@@ -318,14 +331,15 @@ class ComponentHistory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The history as an object for JSON; `measured`, `slow` and `recovered` count fleets."""
+        """The history as an object for JSON; `compared`, `slow` and `transient` count fleets."""
         return {
             "node": self.place.node,
             "devices": list(self.place.devices),
             "uuids": list(self.uuids),
-            "measured": len(self.states),
+            "compared": len(self.states),
             "slow": self.suspected,
-            "recovered": self.transient,
+            "recovered": self.recovered,
+            "transient": self.transient,
             "states": [state or "ok" for state in self.states],
             "changes": [
                 {"case": trend.line.case, "fraction": trend.newest_event.effect, "words": newest_event_text(trend)}
@@ -333,6 +347,10 @@ class ComponentHistory:
                 if trend.newest_event
             ],
         }
+
+
+def _is_slow(state: SuspectState | None) -> bool:
+    return state in ("suspect", "confirmed")
 
 
 def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
@@ -354,22 +372,29 @@ def watch(fleets: Sequence[WatchedFleet]) -> list[ComponentHistory]:
 
     `fleets` are in order of time. Components with the same UUIDs, or else the same place, are the same."""
     days_of: dict[tuple[str, ...], list[_Day]] = {}
+    useless = {uuid for fleet in fleets for uuid in ambiguous_uuids(fleet.digests)}
     for fleet in fleets:
         for digest in fleet.digests:
             for component in digest.components:
-                place = Place(digest.node, component.devices)
-                identity = component.uuids if all(component.uuids) else (place.text,)
-                days_of.setdefault(identity, []).append((fleet, place, component))
+                day = fleet, Place(digest.node, component.devices), component
+                days_of.setdefault(identity(digest.node, component, useless), []).append(day)
     states = {
         (id(fleet), suspect.place.node, device): suspect.state
         for fleet in fleets
         for suspect in fleet.judgement.suspects
         for device in suspect.place.devices
     }
+    compared = {
+        (id(fleet), standing.place)
+        for fleet in fleets
+        for standing in fleet.judgement.standings
+        if standing.state != "not compared"
+    }
     histories = []
     for days in days_of.values():
         _, place, component = days[-1]
-        of_days = tuple(states.get((id(fleet), where.node, where.devices[0])) for fleet, where, _ in days)
+        judged = [(id(fleet), where) for fleet, where, _ in days if (id(fleet), where) in compared]
+        of_days = tuple(states.get((fleet, where.node, where.devices[0])) for fleet, where in judged)
         trends = [trend for key in component.rates if (trend := _trend(key, days)) and _worse(trend)]
         if any(of_days) or trends:
             ordered = tuple(sorted(trends, key=_worse, reverse=True))

@@ -1,6 +1,5 @@
 """Find and save baselines: run files, folders of them, saved names, and the newest results of the history."""
 
-import difflib
 import re
 import shutil
 import tempfile
@@ -14,11 +13,10 @@ from gpubench.judging.evidence import Evidence
 from gpubench.measuring.plan import Plan
 from gpubench.tools import history
 from gpubench.tools.gating.readings import read
+from gpubench.tools.gating.saved import FOLDER, LAST, place
 from gpubench.tools.history import reading, recording
 
-FOLDER = "gpubench-baselines"  # the folder of the saved baselines, in the working directory
 _NAME = re.compile(r"\w[\w.+-]*")
-_LAST = re.compile(r"last:([1-9]\d{0,5})")
 _MOST_ADDED = 1000  # results of one case that a candidate's own file can have added: the most replicates of a run
 
 
@@ -51,11 +49,6 @@ def measured_cases(evidence: Evidence) -> list[CaseInHistory]:
     return cases
 
 
-def needs_cases(arguments: Iterable[str]) -> bool:
-    """Return whether one of the arguments of `--baseline` is `last:N`: only then does `find_files` need `wanted`."""
-    return any(_LAST.fullmatch(argument) for argument in arguments)
-
-
 def find_files(
     arguments: Iterable[str], wanted: Sequence[CaseInHistory], candidates: Sequence[Path] = ()
 ) -> list[Path]:
@@ -69,17 +62,10 @@ def find_files(
 
 def _find_for_argument(argument: str, wanted: Sequence[CaseInHistory], candidates: Sequence[Path]) -> list[Path]:
     """Return the run files that one argument names; raises as `find_files` does."""
-    if last := _LAST.fullmatch(argument):
+    if last := LAST.fullmatch(argument):
         return _newest_files(int(last[1]), wanted, candidates)
-    for path in (Path(argument), Path(FOLDER) / argument):
-        if path.is_dir():
-            return _files_in_folder(path)
-        if path.exists():
-            return [path]
-    saved = names()
-    near = difflib.get_close_matches(argument, saved, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"saved are {', '.join(saved)}" if saved else "none is saved here"
-    raise FileError(f"no baseline {argument!r}: neither a file, a folder nor a name saved in {FOLDER}; {hint}")
+    path = place(argument)
+    return _files_in_folder(path) if path.is_dir() else [path]
 
 
 def _files_in_folder(folder: Path) -> list[Path]:
@@ -106,12 +92,6 @@ def _newest_files(count: int, wanted: Sequence[CaseInHistory], candidates: Seque
     if not files:
         raise FileError(f"{path} has no run of these cases on this device and driver with these settings; measure one")
     return list(files)
-
-
-def names() -> list[str]:
-    """Return the names of the baselines that are saved in the working directory, sorted."""
-    folder = Path(FOLDER)
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def check_name(name: str) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpubench.analysis.fingerprint import fingerprint
-from gpubench.base.errors import CannotJudge
+from gpubench.base.errors import CannotJudge, UsageError
 from gpubench.judging.evidence import Evidence, Reading, by_session
 from gpubench.judging.judge import Finding, Judgement, exit_status
 from gpubench.judging.policy import Policy
@@ -123,6 +123,26 @@ def refuse_other_machines(plan: Plan, baseline: Evidence) -> None:
         raise CannotJudge(
             f"the baseline is of another machine or setting: {reasons_text}; use --allow-mismatch to judge anyway"
         )
+
+
+def refuse_other_methods(readings: Sequence[Reading]) -> None:
+    """Raise UsageError if a run has another tier than the first, or one measured only the host and the other GPUs.
+
+    Their figures differ by factors that say nothing about a change. Imported runs have no tier and are not refused."""
+    first, *others = readings
+    for other in others:
+        pairs = [(reading.manifest.settings.tier, _kind(reading.manifest)) for reading in (first, other)]
+        if all(tier for tier, _ in pairs) and pairs[0] != pairs[1]:
+            (old_tier, old_kind), (tier, kind) = pairs
+            raise UsageError(
+                f"not comparable: {first.source} measured {old_kind} in the tier {old_tier}, {other.source} {kind} in "
+                f"the tier {tier}; measure both on the same kind of device with the same --tier"
+            )
+
+
+def _kind(manifest: Manifest) -> str:
+    devices = [manifest.facts.device(device) for device in manifest.settings.devices]
+    return "the host" if all(device.backend == "host" for device in devices) else "a GPU"
 
 
 def measure_and_judge(

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from _modules import room_module
 
 from gpubench.base.errors import Skip
 from gpubench.model import Device
 from gpubench.plugins.backend import Kernel, Traits
 from gpubench.plugins.collector import Condition
-
-from ._numpy_device import NumpyDevice
 
 _TRAITS = Traits("clockwork", "arithmetic", "", ("hot", "each", "cold", "graph"), "arithmetic")
 
@@ -44,7 +43,7 @@ class _KernelProgram:
     beside: float = 0.0
 
 
-class ClockworkDevice(NumpyDevice):
+class ClockworkDevice(room_module("backends", "host").HostDevice):
     """An open clockwork device; `spend` advances its clock."""
 
     def __init__(self, device: Device) -> None:
@@ -58,6 +57,19 @@ class ClockworkDevice(NumpyDevice):
 
     def now(self) -> float:
         return self._now
+
+    def _timed_call(self, call: Callable[[], object], cold: bool) -> float:
+        if cold:
+            self.flush()
+        start = self.now()
+        call()
+        return self.now() - start
+
+    def _mean_seconds(self, call: Callable[[], object], calls: int) -> float:
+        return sum(self._timed_call(call, False) for _ in range(calls)) / calls
+
+    def shared_memory(self, kind: str) -> Any:
+        raise Skip(f"{self.device.id} does not support shared memory (kind {kind} was asked for)")
 
     def spend(self, seconds: float) -> None:
         """Advance the clock by these seconds."""
