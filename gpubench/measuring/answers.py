@@ -34,7 +34,7 @@ def overwrite(task: Task, device: OpenDevice) -> None:
 
 
 UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
-_ELEMENTS = 3  # elements of each output that are corrupted, one at a time, before a check counts as dead
+_ELEMENTS = 3  # elements of each output that are corrupted before a check counts as dead
 _DRAWS = 5  # places that are tried for each, because some outputs or parts of them are not written
 # What a check may raise on a wrong value that it, or a decoder, does not expect.
 _FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
@@ -99,13 +99,13 @@ class AnswerChecks:
         return dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
 
     def _takes_corrupted(self) -> bool:
-        """Return whether the check passes with one corrupted element, in up to three places of each output."""
+        """Return whether the check passes with a corrupted element in each output, in three places of each."""
         outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
-        for index in [*self._rng.permutation(len(outputs))] * _ELEMENTS:  # some outputs are intermediate results
-            element = self._written_element(outputs[index])
-            corrupted += element is not None
-            if element is not None and self._finds(element):
+        for _ in range(_ELEMENTS):  # all outputs at once: some are intermediate results, and a check may be long
+            elements = [element for output in outputs if (element := self._written_element(output)) is not None]
+            corrupted += len(elements)
+            if elements and self._finds(elements):
                 return False
         return corrupted > 0
 
@@ -122,14 +122,16 @@ class AnswerChecks:
         """Return whether the element has another value than `poison` gives."""
         return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
 
-    def _finds(self, element: Any) -> bool:
-        """Return whether the check fails while every bit of the element is set, as `poison` does."""
-        kept = element.copy()
-        element.view(f"i{min(element.itemsize, 8)}").fill(-1)
+    def _finds(self, elements: list[Any]) -> bool:
+        """Return whether the check fails while every bit of the elements is set, as `poison` does."""
+        kept = [(element, element.copy()) for element in elements]
+        for element in elements:
+            element.view(f"i{min(element.itemsize, 8)}").fill(-1)
         try:
             return self._refuses()
         finally:
-            element[...] = kept
+            for element, value in kept:
+                element[...] = value
 
     def _refuses(self) -> bool:
         """Return whether the check finds a fault in the outputs as they are."""
