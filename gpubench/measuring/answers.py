@@ -40,6 +40,11 @@ _DRAWS = 5  # places that are tried for each, because some outputs or parts of t
 _FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
+def _set_bits(element: Any) -> None:
+    """Set every bit of an element, as `poison` does."""
+    element.view(f"i{min(element.itemsize, 8)}").fill(-1)
+
+
 class AnswerChecks:
     """Overwrites the outputs of one task and checks them.
 
@@ -109,6 +114,18 @@ class AnswerChecks:
                 return False
         return corrupted > 0
 
+    def expect_writes(self, stage: Stage, call: Callable[[], object], calls: int) -> None:
+        """Raise WrongAnswer if one of `calls` calls in a row writes none of the elements that hold an answer now."""
+        drawn = (self._written_element(output) for output in stage.outputs if output.ndim and output.size)
+        elements = [element for element in drawn if element is not None]
+        for number in range(calls if elements else 0):
+            for element in elements:
+                _set_bits(element)
+            call()
+            self._device.synchronize()
+            if not any(map(self._is_written, elements)):
+                raise WrongAnswer(f"call {number + 1} of some in a row writes nothing")
+
     def _written_element(self, output: Any) -> Any | None:
         """Return a random element of an array as an array of one element; None if none of some holds an answer."""
         for _ in range(_DRAWS):
@@ -123,10 +140,10 @@ class AnswerChecks:
         return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
 
     def _finds(self, elements: list[Any]) -> bool:
-        """Return whether the check fails while every bit of the elements is set, as `poison` does."""
+        """Return whether the check fails while every bit of the elements is set."""
         kept = [(element, element.copy()) for element in elements]
         for element in elements:
-            element.view(f"i{min(element.itemsize, 8)}").fill(-1)
+            _set_bits(element)
         try:
             return self._refuses()
         finally:

@@ -22,6 +22,7 @@ _LONGER, _MOST_LONGER = 1.2, 1.75  # the least and the largest ratio to the cont
 _CONTROLS = 3  # control calls, whose spread sets the limit between these two
 _OUTLIER = 2.0
 _ATTEMPTS = 5  # a single call may be late by chance, and other programs delay several
+_IN_A_ROW = 64  # calls that must each write an output where some may be idle
 _UNEVEN = 0.5  # the share of the median's time below which a call may have been idle
 
 
@@ -108,10 +109,13 @@ class SeriesChecks:
     def finish(self) -> None:
         """Check after the last sample: as often as checks are missing, but no longer than the budget of the series.
 
-        If some calls are much shorter than others, they may be idle: then up to 30 checks are made."""
+        If some calls are much shorter than others, they may be idle: then each of 64 in a row must write its outputs,
+        and up to 30 checks are made."""
         start = self._device.now()
         if not self._timed.stage.checked and self._agree(self._is_uneven()):
             self._least = _MOST
+            if self._agree is agree_alone and self._timed.mode != "rotated":  # whose turns may write different outputs
+                self._answers.expect_writes(self._timed.stage, self._timed.call, _IN_A_ROW)
         while not self._timed.stage.checked:
             self._check()
             is_over = self._device.now() - start > self._timed.policy.budget_s

@@ -82,6 +82,7 @@ class HostRoundTrip:
 
     def __init__(self, codec: _codecs.HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
+        self._named, self._rng = codec, np.random.default_rng(source.size)
         self.total, self.sizes = source.size, _codecs.lengths(source.size, chunk_bytes)
         self._chunks, self._spare = _codecs.chunks_of(source, chunk_bytes), np.empty_like(source)
         self.arrived: list[bytes] | None = None
@@ -102,7 +103,12 @@ class HostRoundTrip:
         self.restored = self.codec.decompress(self.arrived or self.compressed, self.sizes, self.threads)
 
     def check(self) -> gb.Observation:
-        """Compare every restored byte with the buffer, and return its ratio and its compressed bytes."""
+        """Compare every restored byte with the buffer, and return its ratio and its compressed bytes.
+
+        A random chunk must have the bytes that a new compressor of the named codec makes of it."""
+        place = int(self._rng.integers(len(self.sizes)))
+        expected = self._named.squeeze()(self._chunks[place])
+        gb.expect(self.compressed[place] == expected, f"chunk {place} is not as the codec compresses it")
         self.codec.buffers.expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.total, self._chunk_bytes, sum(map(len, self.compressed)))
 
