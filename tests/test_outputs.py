@@ -189,6 +189,22 @@ def test_each_of_some_calls_in_a_row_writes_an_output(device, idle):
         answers.expect_writes(stage, call, 64)
 
 
+@pytest.mark.parametrize("idle", ["first", "second", ""])
+def test_of_stages_that_write_the_same_outputs_each_is_checked_by_itself(device, idle):
+    out = np.zeros(4)
+
+    def stage(name):
+        return Stage(lambda: (device.spend(0.001), name == idle or out.fill(1)), outputs=(out,))
+
+    task = Task({name: stage(name) for name in ("first", "second")}, lambda: expect(bool((out == 1).all()), "wrong"))
+    engine = Engine(device, POLICIES["smoke"])
+    if idle:
+        with pytest.raises(WrongAnswer):
+            engine.verify(task)
+    else:
+        assert [series.stage for series in engine.measure(task).series if series.mode == "hot"] == ["first", "second"]
+
+
 def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
     assert labels(no_values) == ("unchecked",)
     assert labels(no_values, call=lambda: 1.0, clock="self", checked=True) == ()

@@ -311,4 +311,4 @@ def hgemm(bench: gb.Bench, rung: str, n: int) -> gb.Task:
         by_vendor = best_by_vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))
         probe = paired(bench, call, by_vendor.call)
     stage = replace(operands.stage(call, effort), probe=probe, rest_s=rest_s)
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})
+    return gb.Task.of(stage, check=operands.check, notes={**notes, **operands.notes})
