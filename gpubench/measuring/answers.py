@@ -219,9 +219,7 @@ class AnswerChecks:
         return self._call_stages(timed, action)
 
     def _call_stages(self, timed: Stage, action: Callable[[], T]) -> T:
-        """Call every stage that does not check itself, in order, with `action` in place of the call of `timed`.
-
-        Of stages that write the same outputs only `timed` is called."""
+        """Call every stage that does not check itself or write the same outputs, with `action` in place of `timed`."""
         returned: list[T] = []
         for stage in self.task.stages.values():
             if stage is timed:

@@ -434,7 +434,7 @@ class Stored(Link):
 class Transfers:
     """The ways in which a case sends its message: compressed and raw over a link, and each side alone.
 
-    `packed` are the blocks as they travel compressed, and `raw` those that travel as they are."""
+    `packed` are the compressed blocks, and `raw` the blocks that travel as they are."""
 
     def __init__(self, message: Message, depth: int, rank: int = -1) -> None:
         """Compress the message once, and prepare both sides, or one side of a rank: rank 0 sends, rank 1 receives."""
