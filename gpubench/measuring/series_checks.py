@@ -124,8 +124,9 @@ class SeriesChecks:
             self._time_calls(self._whole(int(self._rng.integers(1, self._timed.calls + 1))))
 
     def _is_uneven(self) -> bool:
-        singly_s = self._timed.values if self._timed.calls == 1 else self._time_singly()
-        return bool(singly_s) and min(singly_s) < _UNEVEN * stats.median(singly_s)
+        """Return whether a sample, or one of some calls in a row, is much shorter than the others."""
+        taken = self._timed.values, self._time_singly() if self._timed.calls > 1 else ()
+        return any(bool(seconds) and min(seconds) < _UNEVEN * stats.median(seconds) for seconds in taken)
 
     def _whole(self, calls: int) -> int:
         """Return the number of calls that are timed in place of `calls`: whole rotations, and whole graphs."""
