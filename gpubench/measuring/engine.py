@@ -133,7 +133,7 @@ PARANOID = "paranoid"  # the label of figures whose every batch was checked, beh
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
-_TRIES_OF_PASSES = 6
+_SMALL_GROWTHS, _LARGE_GROWTHS = 5, 12  # tries before two right ones that show that passes are left out
 _MANY_ATTEMPTS = 5  # other programs may delay the processor several times
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
@@ -351,7 +351,7 @@ class Engine:
         )
 
     def _check_passes(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in five tries of six."""
+        """Raise Untrustworthy if the call with twice its passes does not take about twice as long, in many tries."""
         if timed.stage.doubled is None or timed.stage.clock != "device":
             return
         near = timed.values[-_NEIGHBOURS:] or [math.nan]
@@ -359,22 +359,19 @@ class Engine:
             _GROWTH, max(_LEAST_GROWTH, 2 * min(near) / stats.median(near))
         )  # other work only lengthens samples
         launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
-        growths: list[float] = []
-        wrong: list[float] = []
-        while len(growths) < _TRIES_OF_PASSES and len(growths) - len(wrong) < 2:
+        right, small, large = list[float](), list[float](), list[float]()
+        while len(right) < 2 and len(small) < _SMALL_GROWTHS and len(large) < _LARGE_GROWTHS:
             single_s = self._time_batch(timed, timed.calls)
             once_s = np.fmin(single_s, min(near))  # slow moments make no growth seem small
             twice_s = self._time_batch(timed, timed.calls, timed.stage.doubled)
-            growths.append(self._agree((twice_s - launch_s) / (once_s - launch_s)))
+            growth = self._agree((twice_s - launch_s) / (once_s - launch_s))
             is_large = self._agree(twice_s > _MOST_GROWTH * np.fmax(single_s, stats.median(near)))
-            if is_large or not growths[-1] >= limit:
-                wrong.append(growths[-1])
-        if len(wrong) >= _TRIES_OF_PASSES - 1:
-            message = f"a call with twice the passes takes {stats.median(wrong):.2f} times as long"
-            raise Untrustworthy(
-                "dropped-passes",
-                f"{timed.label}: {message}, from {limit:.2f} to {_MOST_GROWTH:g} is expected: passes are left out",
-            )
+            (large if is_large else right if growth >= limit else small).append(growth)
+        if len(right) < 2:
+            growth = min(large) if len(large) == _LARGE_GROWTHS else max(small)
+            message = f"a call with twice the passes takes {growth:.2f} times as long, "
+            message += f"from {limit:.2f} to {_MOST_GROWTH:g} is expected"
+            raise Untrustworthy("dropped-passes", f"{timed.label}: {message}: passes are left out")
 
     def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
         """Return the checks of one series; in the smoke tier a single one is enough."""
