@@ -138,7 +138,7 @@ _MANY_ATTEMPTS = 5  # other programs may delay the processor several times
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
 _GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
-_LEAST_GROWTH, _MOST_GROWTH = 1.25, 3.0  # however much they differ; a call that leaves out work grows by more
+_LEAST_GROWTH, _MOST_GROWTH = 1.5, 3.0  # however much they differ; a call that leaves out work grows by more
 _LEAST_TIMES = 10  # by a clock that runs, this many calls never take exactly the same time
 _CONSTANT = 1e-3  # unless by the engine's clock too they differ by no more than this share of it
 _LEAST_QUARTER, _LEAST_BATCH_S = 2, 5e-5  # calls and seconds beside which the cost of a batch itself is small
@@ -355,14 +355,14 @@ class Engine:
         if timed.stage.doubled is None or timed.stage.clock != "device":
             return
         near = timed.values[-_NEIGHBOURS:] or [math.nan]
-        limit = min(
-            _GROWTH, max(_LEAST_GROWTH, 2 * min(near) / stats.median(near))
-        )  # other work only lengthens samples
         launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
         right, small, large = list[float](), list[float](), list[float]()
         while len(right) < 2 and len(small) < _SMALL_GROWTHS and len(large) < _LARGE_GROWTHS:
             single_s = self._time_batch(timed, timed.calls)
-            once_s = np.fmin(single_s, min(near))  # slow moments make no growth seem small
+            near += [single_s] if math.isfinite(single_s) else []
+            spread_limit = 2 * min(near) / stats.median(near)  # other work only lengthens samples
+            limit = self._agree(min(_GROWTH, max(_LEAST_GROWTH, spread_limit)))
+            once_s = min(near)  # slow moments make no growth seem small
             twice_s = self._time_batch(timed, timed.calls, timed.stage.doubled)
             growth = self._agree((twice_s - launch_s) / (once_s - launch_s))
             is_large = self._agree(twice_s > _MOST_GROWTH * np.fmax(single_s, stats.median(near)))
