@@ -183,10 +183,10 @@ def test_each_of_some_calls_in_a_row_writes_an_output(device, idle):
     answers = AnswerChecks(Task.of(stage, check=no_values), device, agree_alone, np.random.default_rng(0), 1.0)
     out[4:].view(np.int64).fill(-1)  # this half is never written
     if idle > 64:
-        answers.expect_writes(stage, call, 64)
+        answers.expect_writes(stage, call, 64, 1.0)
         return
     with pytest.raises(WrongAnswer, match="call 9 of some in a row writes nothing"):
-        answers.expect_writes(stage, call, 64)
+        answers.expect_writes(stage, call, 64, 1.0)
 
 
 @pytest.mark.parametrize("idle", ["first", "second", ""])

@@ -117,8 +117,9 @@ class AnswerChecks:
                 return False
         return corrupted > 0
 
-    def expect_writes(self, stage: Stage, call: Callable[[], object], calls: int) -> None:
-        """Raise WrongAnswer if one of `calls` calls in a row writes none of the elements that hold an answer now."""
+    def expect_writes(self, stage: Stage, call: Callable[[], object], calls: int, most_s: float) -> None:
+        """Raise WrongAnswer if one of `calls` calls, within `most_s` seconds, writes no element that has an answer."""
+        start = self._device.now()
         drawn = (self._written_element(output) for output in stage.outputs if output.ndim and output.size)
         elements = [element for element in drawn if element is not None]
         for number in range(calls if elements else 0):
@@ -128,6 +129,9 @@ class AnswerChecks:
             self._device.synchronize()
             if not any(map(self._is_written, elements)):
                 raise WrongAnswer(f"call {number + 1} of some in a row writes nothing")
+            self._limits.report_progress()
+            if self._device.now() - start > most_s:
+                return
 
     def _written_element(self, output: Any) -> Any | None:
         """Return a random element of an array as an array of one element; None if none of some holds an answer."""

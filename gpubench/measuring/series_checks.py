@@ -114,8 +114,9 @@ class SeriesChecks:
         start = self._device.now()
         if not self._timed.stage.checked and self._agree(self._is_uneven()):
             self._least = _MOST
-            if self._agree is agree_alone and self._timed.mode != "rotated":  # whose turns may write different outputs
-                self._answers.expect_writes(self._timed.stage, self._timed.call, _IN_A_ROW)
+            stage, is_rotated = self._timed.stage, self._timed.mode == "rotated"  # turns may write different outputs
+            if self._agree is agree_alone and stage.clock == "device" and not is_rotated:
+                self._answers.expect_writes(stage, self._timed.call, _IN_A_ROW, self._timed.policy.budget_s)
         while not self._timed.stage.checked:
             self._check()
             is_over = self._device.now() - start > self._timed.policy.budget_s
