@@ -20,6 +20,7 @@ import psutil
 import pytest
 from _fleet import ThreadFleet, run_file
 
+from gpubench.base import installation
 from gpubench.base.errors import FileError, UsageError
 from gpubench.measuring import inventory
 from gpubench.model.fleet import FLEET_FILE, read_fleet
@@ -352,7 +353,7 @@ def test_a_wrong_command_gives_an_error_of_one_line_with_the_remedy(tmp_path, ar
 def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = command.gpubench("fleet", "run", "latency", "-o", tmp_path / "new", "--on", "ray:local:2")
-    expected = "gpubench: Ray is not installed; run pip install 'gpubench-suite[fleet]' here and on each node\n"
+    expected = f"gpubench: Ray is not installed; here and on each node: {installation.with_extra('fleet')}\n"
     assert (done.returncode, done.stderr) == (2, expected)
 
 
