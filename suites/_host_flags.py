@@ -130,7 +130,11 @@ def ping_pong(watched: int, written: int, serves: bool, start: int, looks: int, 
     """Make `took.size` round trips with another process that calls this function too; exactly one of the two `serves`.
 
     Both write start + 1, start + 2, … as 64-bit words in shared memory, one value for each round trip."""
-    return int(_compiled_ping_pong(np.uint64(watched), np.uint64(written), serves, np.uint64(start), looks, took, _clock_room()))
+    return int(
+        _compiled_ping_pong(
+            np.uint64(watched), np.uint64(written), serves, np.uint64(start), looks, took, _clock_room()
+        )
+    )
 
 
 def all_meet(flags: int, step: int, rank: int, world: int, start: int, looks: int, took: Any) -> int:
