@@ -62,6 +62,13 @@ def test_a_run_of_few_cases_lists_them(tmp_path):
     assert "every case" not in out
 
 
+def test_the_heads_of_tables_are_explained_below_them(whole_run):
+    text = " ".join(lines(_summary.cases(whole_run, ["gemm/"]), 140))
+    assert "of peak: share of the named peak" in text
+    assert "bound by: what limits it, by its counters" in text
+    assert "median loss" not in text  # no table has it
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
 def test_every_figure_stands_whole_in_a_line_that_fits(whole_run, width, wide):
