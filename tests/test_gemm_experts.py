@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import re
 import sys
 import types
 
@@ -16,6 +17,7 @@ from _poison import overwrite
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.task import Task
+from gpubench.base import installation
 from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 from gpubench.model import Device, Facts
 
@@ -302,7 +304,7 @@ def test_grouped_products_that_the_library_refuses_are_a_skip_and_failures_are_n
 def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     GROUPED._cublas.cache_clear()
-    with pytest.raises(Skip, match="pip install"):
+    with pytest.raises(Skip, match=re.escape(installation.for_gpu())):
         GROUPED._cublas("cuda:0")
 
 

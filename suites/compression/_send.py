@@ -275,7 +275,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     Raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
+        raise gb.Skip(f"needs mpi4py and an mpirun on the PATH: {gb.installation.packages('mpi4py')}")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
     helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
     ask = partial(helper.ask, _LIMIT_S, "answer")
