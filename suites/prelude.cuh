@@ -436,6 +436,43 @@ static __device__ __forceinline__ uint4 gb_fetch(const uint4* from) {
 }
 #endif
 
+// Hints for the second-level cache (PTX ISA, createpolicy, prefetch, cp.async.bulk.prefetch): a load of 16 bytes by a
+// policy, whose lines leave the cache last or first; and prefetches of a line, and of a multiple of 16 bytes. Where the
+// hardware has no such hint, the load is an ordinary one and the prefetch does nothing.
+#if !GB_HIP && __CUDA_ARCH__ >= 800
+static __device__ __forceinline__ u64 gb_keep_policy() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+static __device__ __forceinline__ u64 gb_pass_policy() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+static __device__ __forceinline__ uint4 gb_hinted(const uint4* from, u64 policy) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from), "l"(policy));
+    return v;
+}
+#else
+static __device__ __forceinline__ u64 gb_keep_policy() { return 0; }
+static __device__ __forceinline__ u64 gb_pass_policy() { return 0; }
+static __device__ __forceinline__ uint4 gb_hinted(const uint4* from, u64) { return gb_load_l2(from); }
+#endif
+static __device__ __forceinline__ void gb_prefetch_l2(const void* line) {
+#if !GB_HIP
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+#endif
+}
+static __device__ __forceinline__ void gb_bulk_prefetch_l2(const void* from, u32 bytes) {
+#if !GB_HIP && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // Pairs of halves: the difference of two; a·b + c, whose product is exact wherever it is used here. And gb_bytes, which
 // selects four bytes of two words: nibble i of `choice` is the index of the byte that becomes byte i.
 #if GB_HIP

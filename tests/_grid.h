@@ -25,6 +25,7 @@ typedef unsigned long long u64;
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
+#define __constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define warpSize WARP
 struct float4 { float x, y, z, w; };
@@ -223,6 +224,12 @@ static inline u64 gb_random(u64 seed, u64 i) {
 }
 static inline uint4 gb_stream(const uint4* from) { return *from; }
 static inline uint4 gb_fetch(const uint4* from) { return *from; }
+static inline u64 gb_keep_policy() { return 1; }
+static inline u64 gb_pass_policy() { return 2; }
+static inline uint4 gb_hinted(const uint4* from, u64) { return *from; }
+static inline void gb_prefetch_l2(const void*) {}
+static inline void gb_bulk_prefetch_l2(const void*, u32) {}
+static inline u64 gb_add(u64 address, u64 value) { return __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 // Clocks that go on by the same number of ticks at each reading.
 static u64 ticks;
 static inline u64 gb_clock() { return ticks += 1000; }
@@ -254,6 +261,17 @@ static inline bool gb_is_last(u32* arrived, u32 blocks) {
     __syncthreads();
     return before + 1 == blocks;
 }
+static inline u64 gb_block_xor(u64 mine) {
+    static thread_local u64 whole;
+    if (threadIdx.x == 0) whole = 0;
+    __syncthreads();
+    whole ^= mine;
+    __syncthreads();
+    return whole;
+}
+static inline u32 gb_vreg(u32 value) { return value; }
+static inline u64 gb_vreg(u64 value) { return value; }
+template <class T> static T atomicAdd_system(T* place, T more) { return atomicAdd(place, more); }
 static inline void gb_allow_next() {}
 static inline void gb_wait_for_previous() {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }

@@ -77,6 +77,9 @@ class Kernel(Protocol):
         The kernel waits for that launch by itself. `args` are arrays and NumPy scalars. On a device without
         `early_launch` it is launched like any other kernel."""
 
+    def allow_large_clusters(self) -> None:
+        """Let later launches have clusters of more than 8 blocks. Raises Skip where they cannot."""
+
     def symbol(self, name: str, nbytes: int) -> Any:
         """Return a `__constant__` or `__device__` array of the kernel's source by its name: uint8, shape (nbytes,)."""
 

@@ -5,13 +5,14 @@ written. A figure is compared with the DRAM peak only where each array is at lea
 
 from gpubench.api import suite as gb
 
-from . import _access, _beside, _blocks, _cache, _engines, _host_link, _link, _stream
+from . import _access, _beside, _blocks, _cache, _engines, _host_link, _link, _stream, _tiers
 
 suite = gb.Suite(
     "bandwidth of memory, caches, copies and the host link",
     topics=[
         _stream.topic,
         _cache.topic,
+        _tiers.topic,
         _access.topic,
         _engines.topic,
         _beside.topic,

@@ -21,12 +21,14 @@ _CLUSTER_STEPS = 2**15
 _CONSTANT_LINE_BYTES, _CONSTANT_BYTES = 64, 2**16
 _CONSTANT_STEPS = 2**15
 _FAR_STEPS, _BUS_STEPS = 2**13, 2**10
+_BARRIERS, _CHECKED_BARRIERS = 4096, 64
 
 topic = gb.Topic(
     views=[
         gb.View(
             "staircase", "Constant memory latency by working set", ("constant",), "size_bytes", series="hot", log_x=True
         ),
+        gb.View("bars", "Barriers of a block and of a cluster", ("near_barrier",)),
         gb.View("bars", "Atomic latency by memory space", ("atomic",), log_x=True),
         gb.View("curve", "Shared memory latency by bank conflict degree", ("conflict",), "degree", series="hot"),
     ]
@@ -106,6 +108,46 @@ def cluster(bench: gb.Bench, size_bytes: int) -> gb.Task:
     if "clusters" not in bench.traits.features:
         raise gb.Skip("needs blocks that reach each other's shared memory (NVIDIA, sm_90 or newer)")
     return _in_shared_memory(bench, size_bytes, "cluster", 2, _CLUSTER_STEPS)
+
+
+@topic.case(
+    when=gb.on_gpu,
+    blocks=gb.points((1, 2), (1,), (1, 2, 4, 8, 16)),
+    threads=gb.points((1024,), full=(32, 256, 1024)),
+)
+def near_barrier(bench: gb.Bench, blocks: int, threads: int) -> gb.Task:
+    """Seconds of one barrier of a block of `threads` threads, or of a cluster of `blocks` such blocks.
+
+    The barriers of a whole grid are in `barrier`. `cycles` is what one barrier takes by the first thread's clock."""
+    if blocks > 1 and "clusters" not in bench.traits.features:
+        raise gb.Skip("needs clusters of blocks (NVIDIA, sm_90 or newer)")
+    run = bench.kernel("near.cu", "cluster_barrier" if blocks > 1 else "block_barrier", CLUSTER=max(2, blocks))
+    if blocks > 8:
+        run.allow_large_clusters()
+    state, passed = new_state(bench, 0), 0
+
+    def call(rounds: int = _BARRIERS, checked: int = 0) -> None:
+        nonlocal passed
+        passed += rounds
+        run((blocks,), (threads,), (np.uint64(rounds), np.uint32(checked), state), _WORD_BYTES * threads)
+
+    def cycles() -> gb.Observation:
+        return {"cycles": gb.Observed(float(bench.device.to_host(state)[1]) / _BARRIERS, "cycles", "less")}
+
+    def check() -> None:
+        """Pass barriers that are checked; raise WrongAnswer if a thread passed one before its neighbour arrived."""
+        call(_CHECKED_BARRIERS, 1)
+        counted, _, early = (int(word) for word in bench.device.to_host(state)[:3])
+        gb.expect(not early, f"{early} threads passed a barrier before their neighbour reached it")
+        gb.expect(counted == passed, f"{counted} of {passed} barriers were passed")
+
+    try:
+        call(_CHECKED_BARRIERS, 1)
+        bench.device.synchronize()
+    except RuntimeError as error:
+        raise gb.Skip(f"the device refuses clusters of {blocks} blocks: {error}") from error
+    stage = gb.Stage(call, gb.Work(items=_BARRIERS), "item", effort=gb.POINT, probe=cycles)
+    return gb.Task.of(stage, check=check)
 
 
 @topic.case(when=gb.on_gpu, size_bytes=gb.points((2**10, 2**11, 3 * 2**10, *gb.powers_of_two(12, 16)), (2**10,)))

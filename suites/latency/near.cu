@@ -61,6 +61,54 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) cluster(const u32* ring, u3
 }
 #endif
 
+// Barriers of a block, and of a cluster of blocks, one after another. If `checked`, each thread writes the number of the
+// barrier into its slot before it, and looks for it in its neighbour's slot, in the next block of a cluster, after it.
+// state[0] counts barriers, state[2] the threads that passed one too early.
+extern "C" __global__ void block_barrier(u64 rounds, u32 checked, u64* state) {
+    volatile u32* const slots = nearby;
+    u64 early = 0;
+    slots[threadIdx.x] = 0;
+    __syncthreads();
+    const u64 start = gb_clock();
+    for (u64 round = 1; round <= rounds; ++round) {
+        if (checked) slots[threadIdx.x] = (u32)round;
+        __syncthreads();
+        if (checked) early += slots[(threadIdx.x + 1) % blockDim.x] < (u32)round;
+    }
+    const u64 end = gb_clock();
+    if (early) atomicAdd(state + 2, early);
+    if (threadIdx.x == 0) state[0] += rounds, state[1] = end - start;
+}
+#if !GB_HIP && __CUDA_ARCH__ >= 900
+#ifndef CLUSTER
+#define CLUSTER 2
+#endif
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) cluster_barrier(u64 rounds, u32 checked, u64* state) {
+    volatile u32* const slots = nearby;
+    u64 early = 0;
+    u32 next;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(next)
+                 : "r"(gb_shared_address(nearby) + 4 * threadIdx.x), "r"((blockIdx.x + 1) % CLUSTER));
+    slots[threadIdx.x] = 0;
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    const u64 start = gb_clock();
+    for (u64 round = 1; round <= rounds; ++round) {
+        if (checked) slots[threadIdx.x] = (u32)round;
+        asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+        if (!checked) continue;
+        u32 seen;
+        asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(seen) : "r"(next) : "memory");
+        early += seen < (u32)round;
+    }
+    const u64 end = gb_clock();
+    if (early) atomicAdd(state + 2, early);
+    if (blockIdx.x == 0 && threadIdx.x == 0) state[0] += rounds, state[1] = end - start;
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+#endif
+
 // Walks a ring in constant memory, which has its own caches: one node per 64 bytes, walked once untimed.
 __constant__ u32 fixed[16384];
 

@@ -95,6 +95,11 @@ class CupyKernel:
             int(function.num_regs), int(function.shared_size_bytes), int(function.local_size_bytes), int(blocks)
         )
 
+    def allow_large_clusters(self) -> None:
+        driver = Driver()
+        allowed = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        driver("cuFuncSetAttribute", driver.bindings.CUfunction(int(self._function.kernel.ptr)), allowed, 1)
+
     def symbol(self, name: str, nbytes: int) -> Any:
         return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
 
