@@ -211,9 +211,9 @@ class DecodeChain:
     def __init__(self, bench: gb.Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
         self._model, self._batch = model, batch
-        self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
+        shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
+        self._shape = shape.supported(bench.traits)
         self.chain = Chain(bench, weights, batch, memory, is_early=True)
-        self.lengths = bench.xp.full(batch, self._context, "uint32")
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
@@ -226,7 +226,8 @@ class DecodeChain:
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
-        attend = launches(chain.bench, self._shape, self.lengths, chain.room["qkv"], self.slots, chain.turns)
+        lengths = np.full(self._batch, self._context, np.uint32)
+        attend = launches(chain.bench, self._shape, lengths, chain.room["qkv"], self.slots, chain.turns)
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
