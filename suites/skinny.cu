@@ -7,8 +7,8 @@
 // A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight. A block has ACROSS × DOWN
 // warps: DOWN groups of rows, and ACROSS warps that share the columns. gridDim.y blocks share the columns once more;
 // the last block to arrive adds up the sums that the others left in `partial`. With one tile of tokens a warp loads its
-// part of X itself, through the first-level cache. With more tiles, a block stages X in shared memory for all its rows,
-// and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
+// part of X itself, through the first-level cache. With more tiles, a block stages PHASE × 128 columns of X at a time in
+// shared memory for all its rows; PHASE is a multiple of AHEAD, and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
 // half, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #ifndef GATED
 #define GATED 0
@@ -33,10 +33,13 @@
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
-#define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors in shared memory
-#define SUMS (ACROSS * WIDTH * HEIGHT / 4)
-// Vectors from one token's 128 columns to the next token's in shared memory: 16, and 4 that avoid bank conflicts.
-#define PITCH 20
+#define SLOTS 16  // vectors of a token's 128 columns
+#if !STAGED
+#undef PHASE
+#define PHASE 0x40000000u
+#elif PHASE % AHEAD
+#error "a phase must have whole turns of a warp"
+#endif
 
 struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
@@ -44,12 +47,6 @@ struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its ro
     unsigned short scales[PANELS][4];
 #endif
 };
-
-#if STAGED
-#define STAGED_AT(k) staged[k]
-#else
-#define STAGED_AT(k) nullptr
-#endif
 
 struct Piece {  // a lane's part of an operand of a matrix instruction: 4 columns of a row
     u32 low, high;
@@ -153,13 +150,19 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
 }
 
 #if STAGED
-// Starts the copy of 128 columns of all tokens into shared memory: lane t's i-th vector is vector 4·i + t of a token.
-static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 block) {
-    for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
-        const u32 token = k / 16, slot = k % 16;
-        gb_async_load(staged + token * PITCH + slot,
-                      at.x + ((u64)token * at.blocks + block) * 16 + place_of(slot / 4, slot % 4));
-    }
+// Returns the place of a vector of a token's 128 columns in shared memory. Tokens with odd numbers have their slots in
+// another order, so that the lanes of two tokens use different banks.
+static __device__ __forceinline__ u32 slot_of(u32 token, u32 slot) { return token * SLOTS + (slot ^ token % 2 * 4); }
+
+// Starts the copy of columns 128·first to 128·end of all tokens into shared memory: lane t's i-th vector of 128 columns
+// has slot 4·i + t.
+static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 first, u32 end) {
+    for (u32 block = first; block < end; ++block, staged += WIDTH * SLOTS)
+        for (u32 k = threadIdx.x; k < SLOTS * at.tokens; k += THREADS) {
+            const u32 token = k / SLOTS, slot = k % SLOTS;
+            gb_async_load(staged + slot_of(token, slot),
+                          at.x + ((u64)token * at.blocks + block) * SLOTS + place_of(slot / 4, slot % 4));
+        }
     gb_async_commit();
 }
 #endif
@@ -187,7 +190,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
 #if STAGED
-            x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
+            x[n] = staged[slot_of(GB_COLUMNS * n + g, 4 * pair + t)];
 #else
             x[n] = g < at.tokens ? gb_word(at.x + block * 16 + place_of(pair, 0)) : make_uint4(0, 0, 0, 0);
 #endif
@@ -265,7 +268,8 @@ static __device__ __forceinline__ unsigned short result_of(const float (&total)[
 extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
            u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
-    __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X during the multiplication, then for the sums
+    // Dynamic shared memory: for X during the multiplication, then for the sums.
+    extern __shared__ uint4 room[];
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
@@ -280,33 +284,30 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gb_allow_next();
 #if STAGED
     // Fill the places of missing tokens.
-    for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);
-    __syncthreads();
+    for (u32 i = threadIdx.x; tokens < WIDTH && i < PHASE * WIDTH * SLOTS; i += THREADS)
+        if (i / SLOTS % WIDTH >= tokens) room[i] = make_uint4(0, 0, 0, 0);
 #endif
     gb_wait_for_previous();
+    for (u32 from = first; from < end; from += PHASE) {
+        const u32 stop = end - from < PHASE ? end : from + PHASE;
 #if STAGED
-    uint4(&staged)[AHEAD][WIDTH * PITCH] = *(uint4(*)[AHEAD][WIDTH * PITCH])room;
+        if (from > first) __syncthreads();  // all warps have read the columns before
+        stage(room, at, from, stop);
+        gb_async_wait<0>();
+        __syncthreads();
+#endif
+        for (u32 block = from; block < stop; block += AHEAD) {
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k)
-        if (first + k < end) stage(staged[k], at, first + k);
-#endif
-    for (u32 block = first; block < end; block += AHEAD) {
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k)
-            if (block + k < end) {
-#if STAGED
-                if (block + k + AHEAD <= end) gb_async_wait<AHEAD - 1>();
-                else gb_async_wait<0>();
-                __syncthreads();
-#endif
-                multiply(sums, taken[k], STAGED_AT(k), at, block + k);
-                if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
-#if STAGED
-                __syncthreads();  // the next copies, or the sums, overwrite this memory
-                if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
-#endif
-            }
+            for (int k = 0; k < AHEAD; ++k)
+                if (block + k < stop) {
+                    multiply(sums, taken[k], room + (block + k - from) * (STAGED * WIDTH * SLOTS), at, block + k);
+                    if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
+                }
+        }
     }
+#if STAGED
+    __syncthreads();  // the sums overwrite the columns
+#endif
     leave(tiles[across], sums, down);
     __syncthreads();
     const u64 size = (u64)tokens * rows;

@@ -212,10 +212,9 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) ->
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched; the first lines of skinny.cu explain the numbers.
+    """How skinny.cu is built and launched, in the words of its first lines.
 
-    `tiles` are tiles of tokens, `panels` are panels of 16 rows of a warp, `down` × `across` are the warps of a block,
-    `ahead` × 128 columns are in flight, `splits` blocks share the columns, and `warp` is the threads of a warp."""
+    `splits` blocks share the columns, and `phase` × 128 columns of X are in shared memory at a time."""
 
     tiles: int
     panels: int
@@ -224,6 +223,13 @@ class TensorPlan:
     ahead: int
     splits: int
     warp: int = 32
+    phase: int = 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block: for the columns of X, then for its sums in float32."""
+        tokens = self.tiles * self.warp // _LANES_A_TOKEN
+        return max(2 * GROUP * tokens * self.phase, 4 * tokens * self.rows * self.across)
 
     @property
     def rows(self) -> int:
@@ -238,7 +244,8 @@ class TensorPlan:
     def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
         """Return the macros, by name, with which skinny.cu is built for weights of `kind`."""
         sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
-        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(launch.is_gated)}
+        phase = {"PHASE": self.phase} if self.phase else {}
+        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, **phase, "GATED": int(launch.is_gated)}
 
 
 def tensor_plan(
@@ -261,7 +268,7 @@ def tensor_plan(
         return TensorPlan(1, panels, 1, 8, 2, 1, warp)
     down = 4 if widest else 8
     blocks = -(-rows // (16 * panels * down))
-    return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
+    return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp, 2)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -286,7 +293,7 @@ def tensor_call(bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int
     arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // launch.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, parts, arrived)
-    return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
+    return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args, plan.shared_bytes)
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:

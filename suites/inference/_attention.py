@@ -393,9 +393,7 @@ class DecodeAttention:
 
 
 def _is_a_model(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: a published model must have its heads.
-
-    Quick has all points of Llama 3 8B; models besides the first three, and quick's others, have one point."""
+    """Return whether a point is measured: only a published model's heads, and of most models one point."""
     heads = params["heads"], params["kv_heads"], params["dim"]
     if heads in list(_HEADS.values())[: 3 if target.tier == "full" else 1]:
         return True

@@ -153,8 +153,7 @@ class _ClockworkKernel:
         self._device.spend(self._duration())
         self._launches += 1
 
-    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        self(grid, block, args)
+    early = __call__
 
     def resources(self, threads: int, shared_bytes: int = 0) -> None:
         del threads, shared_bytes
