@@ -152,7 +152,7 @@ class AttentionShape:
         """Return the threads that a compute unit holds, as in attention.cu."""
         if self.is_matrix:
             tiles = -(-self.rows // _MATRIX_ROWS)
-            return 256 if tiles * self.dim > 128 else 384 if self.dim > 64 else 640
+            return 256 if tiles * self.dim > 128 else 768 if self.dim == 64 else 640 if self.itemsize == 1 else 512
         return _RESIDENT_THREADS // (2 if self.group == 8 else 1)
 
     def stride(self, threads: int) -> int:

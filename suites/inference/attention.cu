@@ -39,7 +39,7 @@
 #define BOUNDS THREADS
 #define WARP_LANES 64
 #elif MATRIX
-#define BOUNDS THREADS, (TILES * DIM > 128 ? 256 : DIM > 64 ? 384 : 640) / THREADS
+#define BOUNDS THREADS, (TILES * DIM > 128 ? 256 : DIM == 64 ? 768 : EIGHT ? 640 : 512) / THREADS
 #define WARP_LANES 32
 #else
 #define BOUNDS THREADS, ((GROUP < 8 ? 512 : 256) / THREADS)  // resident blocks, which limit the registers of a thread
