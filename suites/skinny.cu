@@ -28,8 +28,9 @@
 #endif
 
 #define STAGED (TILES > 1)
-// Int4 weights are multiplied with their bias, which is subtracted from the sums.
-#define BIASED (WEIGHTS == 4 && TILES == 1)
+// Quantised weights are multiplied with their bias: the sums of a group begin with its product with X, negative. Int8
+// weights of a single tile are not, because a warp that loads its part of X itself computes that product too.
+#define BIASED (WEIGHTS == 4 || (WEIGHTS == 3 && STAGED))
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
@@ -58,21 +59,21 @@ static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
 
 // Returns the columns that a lane contributes to step s of the eight steps of a panel, exact in half precision: an
 // integer in the low bits of the half 1024 gives 1024 plus the integer. Of int4 weights, the high piece contains 16
-// times the weights; if they are BIASED, it is multiplied by x/16. The masks of int4 come from registers, because an
+// times the weights, and is multiplied by x/16. The masks of int4 come from registers, because an
 // instruction holds only one constant.
 static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s, const Piece& mask) {
 #if WEIGHTS == 4
     const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
     const u32 low = (word & mask.low) | 0x64006400u, high = (word & mask.high) | 0x64006400u;
-#if BIASED
     return {low, high};
-#else
-    return {gb_half2_minus(low, 0x64086408u), gb_half2_fma(high, 0x2c002c00u, 0xd480d480u)};  // high/16 - 72
-#endif
 #elif WEIGHTS == 3
     const u32 word = word_of(v[s / 4], s % 4);
     const u32 low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
+#if BIASED
+    return {low, high};
+#else
     return {gb_half2_minus(low, 0x64806480u), gb_half2_minus(high, 0x64806480u)};
+#endif
 #else
     return {word_of(v[s / 2], 2 * (s & 1)), word_of(v[s / 2], 2 * (s & 1) + 1)};
 #endif
@@ -149,6 +150,30 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
     }
 }
 
+struct Sums {
+    float c[PANELS][TILES][4];
+};
+
+#if BIASED
+// Adds the product of the negative bias with columns 16·s to 16·s + 15 of X: 1024 + 8 for the low pieces of int4, 1024 +
+// 16·8 for its high ones, 1024 + 128 for int8.
+static __device__ __forceinline__ void multiply_bias(float (&bias)[4], const uint4& x, int s) {
+    u32 a[2 * GB_ROWS];
+#pragma unroll
+    for (int half = 0; half < GB_ROWS; ++half)
+        a[half] = WEIGHTS == 4 ? 0xe408e408u : 0xe480e480u, a[GB_ROWS + half] = 0xe480e480u;
+    const u32 b[2] = {word_of(x, 2 * (s & 1)), word_of(x, 2 * (s & 1) + 1)};
+    gb_multiply<false>(bias, a, b);
+}
+
+// Divides the columns that meet high pieces of int4 by 16.
+static __device__ __forceinline__ void reduce(uint4& x) {
+#if WEIGHTS == 4
+    x.y = gb_half2_fma(x.y, 0x2c002c00u, 0), x.w = gb_half2_fma(x.w, 0x2c002c00u, 0);
+#endif
+}
+#endif
+
 #if STAGED
 // Returns the place of a vector of a token's 128 columns in shared memory. Tokens with odd numbers have their slots in
 // another order, so that the lanes of two tokens use different banks.
@@ -165,6 +190,28 @@ static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32
         }
     gb_async_commit();
 }
+
+#if BIASED
+// Prepares `count` × 128 staged columns of X: reduces them, and writes the product of the bias with each token. A warp
+// takes the tokens of a tile.
+static __device__ __forceinline__ void prepare(uint4* staged, float (*biases)[WIDTH], u32 count) {
+    for (u32 item = threadIdx.x / LANES; item < count * TILES; item += DOWN) {
+        const u32 block = item / TILES, first = GB_COLUMNS * (item % TILES);
+        float bias[4] = {};
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+            uint4& x = staged[block * WIDTH * SLOTS + slot_of(first + gb_row(), 4 * pair + gb_part())];
+            reduce(x);
+#pragma unroll
+            for (int s = 0; s < 2; ++s) multiply_bias(bias, x, s);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if (gb_sum_row(i) == 0) biases[block][first + gb_sum_column(i)] = bias[i];
+    }
+    __syncthreads();
+}
+#endif
 #endif
 
 static __device__ __forceinline__ float float_of(unsigned short half) {
@@ -173,42 +220,50 @@ static __device__ __forceinline__ float float_of(unsigned short half) {
     return value;
 }
 
-struct Sums {
-    float c[PANELS][TILES][4];
-};
-
-// Multiplies 128 columns: eight steps of 16, then the scales of the group.
-static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const Place& at,
-                                                u32 block) {
+// Multiplies 128 columns: eight steps of 16, then the scales of the group. `biases` are those of its staged columns.
+static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const float* biases,
+                                                const Place& at, u32 block) {
     const u32 g = gb_row(), t = gb_part();
     Sums fresh = {};
     Sums& into = WEIGHTS >= 3 ? fresh : sums;
-    float bias[TILES][4] = {};  // the bias of BIASED weights, which is subtracted: 1024 + 8, and 1024 + 16·8
+#if BIASED && STAGED
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float bias = biases[GB_COLUMNS * n + gb_sum_column(i)];
+#pragma unroll
+            for (int p = 0; p < PANELS; ++p) fresh.c[p][n][i] = bias;
+        }
+#elif BIASED
+    float bias[4] = {};
+#endif
+#if STAGED
+    // The places of slot_of for pairs with even and with odd numbers.
+    const uint4* const lines[2] = {staged + g * SLOTS + t + g % 2 * 4, staged + g * SLOTS + t - g % 2 * 4};
+    uint4 ahead[TILES];  // the next columns of X, if there are registers for them
+#pragma unroll
+    for (int n = 0; n < TILES; ++n) ahead[n] = lines[0][GB_COLUMNS * n * SLOTS];
+#endif
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
         uint4 x[TILES];
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
 #if STAGED
-            x[n] = staged[slot_of(GB_COLUMNS * n + g, 4 * pair + t)];
+            x[n] = ahead[n];
+            if (TILES <= 4 && pair < 3) ahead[n] = lines[(pair + 1) % 2][GB_COLUMNS * n * SLOTS + 4 * (pair + 1)];
 #else
             x[n] = g < at.tokens ? gb_word(at.x + block * 16 + place_of(pair, 0)) : make_uint4(0, 0, 0, 0);
-#endif
 #if BIASED
-            x[n].y = gb_half2_fma(x[n].y, 0x2c002c00u, 0), x[n].w = gb_half2_fma(x[n].w, 0x2c002c00u, 0);
+            reduce(x[n]);
+#endif
 #endif
         }
 #pragma unroll
         for (int s = 2 * pair; s < 2 * pair + 2; ++s) {
-#if BIASED
-            u32 too_much[2 * GB_ROWS];
-#pragma unroll
-            for (int half = 0; half < GB_ROWS; ++half) too_much[half] = 0xe408e408u, too_much[GB_ROWS + half] = 0xe480e480u;
-#pragma unroll
-            for (int n = 0; n < TILES; ++n) {
-                const u32 b[2] = {word_of(x[n], 2 * (s & 1)), word_of(x[n], 2 * (s & 1) + 1)};
-                gb_multiply<false>(bias[n], too_much, b);
-            }
+#if BIASED && !STAGED
+            multiply_bias(bias, x[0], s);
 #endif
 #pragma unroll
             for (int p = 0; p < PANELS; ++p) {
@@ -225,6 +280,11 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
                 }
             }
         }
+#if STAGED
+#pragma unroll
+        for (int n = 0; n < TILES; ++n)
+            if (TILES > 4 && pair < 3) ahead[n] = lines[(pair + 1) % 2][GB_COLUMNS * n * SLOTS + 4 * (pair + 1)];
+#endif
     }
 #if WEIGHTS >= 3
 #pragma unroll
@@ -235,7 +295,12 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * (fresh.c[p][n][i] + bias[n][i]);
+            for (int i = 0; i < 4; ++i)
+#if BIASED && !STAGED
+                sums.c[p][n][i] += scale[i] * (fresh.c[p][n][i] + bias[i]);
+#else
+                sums.c[p][n][i] += scale[i] * fresh.c[p][n][i];
+#endif
     }
 #endif
 }
@@ -271,6 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // Dynamic shared memory: for X during the multiplication, then for the sums.
     extern __shared__ uint4 room[];
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
+    float(*biases)[WIDTH] = (float(*)[WIDTH])(room + STAGED * PHASE * WIDTH * SLOTS);
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
     const Place at = place_at(w, scales, x, first_row + 16 * OUTPUTS * down, rows, cols, tokens);
@@ -295,12 +361,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         stage(room, at, from, stop);
         gb_async_wait<0>();
         __syncthreads();
+#if BIASED
+        prepare(room, biases, stop - from);
+#endif
 #endif
         for (u32 block = from; block < stop; block += AHEAD) {
 #pragma unroll
             for (int k = 0; k < AHEAD; ++k)
                 if (block + k < stop) {
-                    multiply(sums, taken[k], room + (block + k - from) * (STAGED * WIDTH * SLOTS), at, block + k);
+                    const u32 staged = STAGED * (block + k - from);
+                    multiply(sums, taken[k], room + staged * (WIDTH * SLOTS), biases[staged], at, block + k);
                     if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
                 }
         }

@@ -227,9 +227,9 @@ class TensorPlan:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a block: for the columns of X, then for its sums in float32."""
+        """Bytes of dynamic shared memory of a block: for columns of X and a float for each group, then for its sums."""
         tokens = self.tiles * self.warp // _LANES_A_TOKEN
-        return max(2 * GROUP * tokens * self.phase, 4 * tokens * self.rows * self.across)
+        return max((2 * GROUP + 4) * tokens * self.phase, 4 * tokens * self.rows * self.across)
 
     @property
     def rows(self) -> int:
