@@ -4,11 +4,12 @@
 // instruction is free as long as W and X use the same one, so each lane loads 16 bytes of a row as they lie in memory.
 // Quantised weights lie in the order in which a warp reads them (data.cu, tiled).
 //
-// A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight. A block has ACROSS × DOWN
+// A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight: in registers, or, of quantised
+// weights that meet several tiles of tokens, in a ring in shared memory. A block has ACROSS × DOWN
 // warps: DOWN groups of rows, and ACROSS warps that share the columns. gridDim.y blocks share the columns once more;
 // the last block to arrive adds up the sums that the others left in `partial`. With one tile of tokens a warp loads its
 // part of X itself, through the first-level cache. With more tiles, a block stages PHASE × 128 columns of X at a time in
-// shared memory for all its rows; PHASE is a multiple of AHEAD, and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
+// shared memory for all its rows; in registers PHASE is a multiple of AHEAD, and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
 // half, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #ifndef GATED
 #define GATED 0
@@ -38,9 +39,13 @@
 #if !STAGED
 #undef PHASE
 #define PHASE 0x40000000u
-#elif PHASE % AHEAD
+#elif WEIGHTS < 3 && PHASE % AHEAD
 #error "a phase must have whole turns of a warp"
 #endif
+
+#define RING (STAGED && WEIGHTS >= 3)
+#define DATA (GB_ROWS * VECTORS * LANES)  // vectors of a panel's 128 columns in the ring; two with its scales follow
+#define TURN (PANELS * (DATA + 2))        // vectors of a warp's 128 columns
 
 struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
@@ -171,6 +176,35 @@ static __device__ __forceinline__ void reduce(uint4& x) {
 #if WEIGHTS == 4
     x.y = gb_half2_fma(x.y, 0x2c002c00u, 0), x.w = gb_half2_fma(x.w, 0x2c002c00u, 0);
 #endif
+}
+#endif
+
+#if RING
+// Starts the copy of 128 columns of a warp's weights into its ring.
+static __device__ __forceinline__ void fetch(uint4* turn, const Place& at, u32 block) {
+    const u32 lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p, turn += DATA + 2) {
+#pragma unroll
+        for (int half = 0; half < GB_ROWS; ++half)
+#pragma unroll
+            for (int j = 0; j < VECTORS; ++j)
+                gb_async_load(turn + (half * VECTORS + j) * LANES + lane, at.w[p][half] + block * STEP + APART * j);
+        if (lane < 2) gb_async_load(turn + DATA + lane, (const uint4*)(at.scales[p] + block * 16) + lane);
+    }
+}
+
+static __device__ __forceinline__ void take(Taken& taken, const uint4* turn) {
+    const u32 lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p, turn += DATA + 2) {
+#pragma unroll
+        for (int half = 0; half < GB_ROWS; ++half)
+#pragma unroll
+            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = turn[(half * VECTORS + j) * LANES + lane];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) taken.scales[p][i] = ((const unsigned short*)(turn + DATA))[gb_sum_row(i)];
+    }
 }
 #endif
 
@@ -343,10 +377,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
     Sums sums = {};
+#if RING
+    uint4* const ring = room + PHASE * WIDTH * SLOTS + PHASE * WIDTH / 4 + warp * AHEAD * TURN;
+    for (u32 k = 0; k < AHEAD; ++k) {
+        if (first + k < end) fetch(ring + k * TURN, at, first + k);
+        gb_async_commit();
+    }
+#else
     Taken taken[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k)
         if (first + k < end) take(taken[k], at, first + k);
+#endif
     gb_allow_next();
 #if STAGED
     // Fill the places of missing tokens.
@@ -365,6 +407,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         prepare(room, biases, stop - from);
 #endif
 #endif
+#if RING
+        for (u32 block = from; block < stop; ++block) {
+            uint4* const turn = ring + (block - first) % AHEAD * TURN;
+            Taken taken;
+            gb_async_wait<AHEAD - 1>();  // all turns but the ones after this one
+            gb_meet();
+            take(taken, turn);
+            gb_meet();
+            if (block + AHEAD < end) fetch(turn, at, block + AHEAD);
+            gb_async_commit();
+            multiply(sums, taken, room + (block - from) * (WIDTH * SLOTS), biases[block - from], at, block);
+        }
+#else
         for (u32 block = from; block < stop; block += AHEAD) {
 #pragma unroll
             for (int k = 0; k < AHEAD; ++k)
@@ -374,6 +429,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
                 }
         }
+#endif
     }
 #if STAGED
     __syncthreads();  // the sums overwrite the columns
