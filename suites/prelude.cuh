@@ -221,16 +221,6 @@ static __device__ __forceinline__ u64 gb_block_xor(u64 mine) {
     return mine;
 }
 
-// Lets the lanes of a warp meet: each sees what the others wrote to shared memory before.
-static __device__ __forceinline__ void gb_meet() {
-#if GB_HIP
-    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
-    __builtin_amdgcn_wave_barrier();
-#elif __CUDA_ARCH__ >= 700
-    __syncwarp();
-#endif
-}
-
 // Loads a word of up to 16 bytes from the second-level cache. AMD has no such load of 16 bytes: there, data must be
 // larger than the first-level cache (16 or 32 KiB), or be read after __threadfence(), which empties that cache.
 template <class WORD>

@@ -4,12 +4,11 @@
 // instruction is free as long as W and X use the same one, so each lane loads 16 bytes of a row as they lie in memory.
 // Quantised weights lie in the order in which a warp reads them (data.cu, tiled).
 //
-// A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight: in registers, or, of quantised
-// weights that meet several tiles of tokens, in a ring in shared memory. A block has ACROSS × DOWN
+// A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight. A block has ACROSS × DOWN
 // warps: DOWN groups of rows, and ACROSS warps that share the columns. gridDim.y blocks share the columns once more;
 // the last block to arrive adds up the sums that the others left in `partial`. With one tile of tokens a warp loads its
-// part of X itself, through the first-level cache. With more tiles, a block stages PHASE × 128 columns of X at a time in
-// shared memory for all its rows; in registers PHASE is a multiple of AHEAD, and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
+// part of X itself, through the first-level cache. With more tiles, a block stages X in shared memory for all its rows,
+// and ACROSS is 1. With GATED, W has 2·`rows` rows, the second half of a warp's panels is `rows` rows after the first
 // half, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #ifndef GATED
 #define GATED 0
@@ -29,23 +28,15 @@
 #endif
 
 #define STAGED (TILES > 1)
-// Quantised weights are multiplied with their bias: the sums of a group begin with its product with X, negative. Int8
-// weights of a single tile are not, because a warp that loads its part of X itself computes that product too.
-#define BIASED (WEIGHTS == 4 || (WEIGHTS == 3 && STAGED))
+// Int4 weights are multiplied with their bias, which is subtracted from the sums.
+#define BIASED (WEIGHTS == 4 && TILES == 1)
 #if STAGED && ACROSS > 1
 #error "warps that share out the columns would need a part of X each"
 #endif
-#define SLOTS 16  // vectors of a token's 128 columns
-#if !STAGED
-#undef PHASE
-#define PHASE 0x40000000u
-#elif WEIGHTS < 3 && PHASE % AHEAD
-#error "a phase must have whole turns of a warp"
-#endif
-
-#define RING (STAGED && WEIGHTS >= 3)
-#define DATA (GB_ROWS * VECTORS * LANES)  // vectors of a panel's 128 columns in the ring; two with its scales follow
-#define TURN (PANELS * (DATA + 2))        // vectors of a warp's 128 columns
+#define STAGES (STAGED ? AHEAD * WIDTH * PITCH : 0)  // vectors in shared memory
+#define SUMS (ACROSS * WIDTH * HEIGHT / 4)
+// Vectors from one token's 128 columns to the next token's in shared memory: 16, and 4 that avoid bank conflicts.
+#define PITCH 20
 
 struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its rows, and the scales of its sums
     uint4 w[PANELS][GB_ROWS][VECTORS];
@@ -53,6 +44,12 @@ struct Taken {  // 128 columns as they lie in memory: a lane's quarter of its ro
     unsigned short scales[PANELS][4];
 #endif
 };
+
+#if STAGED
+#define STAGED_AT(k) staged[k]
+#else
+#define STAGED_AT(k) nullptr
+#endif
 
 struct Piece {  // a lane's part of an operand of a matrix instruction: 4 columns of a row
     u32 low, high;
@@ -64,21 +61,21 @@ static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
 
 // Returns the columns that a lane contributes to step s of the eight steps of a panel, exact in half precision: an
 // integer in the low bits of the half 1024 gives 1024 plus the integer. Of int4 weights, the high piece contains 16
-// times the weights, and is multiplied by x/16. The masks of int4 come from registers, because an
+// times the weights; if they are BIASED, it is multiplied by x/16. The masks of int4 come from registers, because an
 // instruction holds only one constant.
 static __device__ __forceinline__ Piece piece_of(const uint4 (&v)[VECTORS], int s, const Piece& mask) {
 #if WEIGHTS == 4
     const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
     const u32 low = (word & mask.low) | 0x64006400u, high = (word & mask.high) | 0x64006400u;
-    return {low, high};
-#elif WEIGHTS == 3
-    const u32 word = word_of(v[s / 4], s % 4);
-    const u32 low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
 #if BIASED
     return {low, high};
 #else
-    return {gb_half2_minus(low, 0x64806480u), gb_half2_minus(high, 0x64806480u)};
+    return {gb_half2_minus(low, 0x64086408u), gb_half2_fma(high, 0x2c002c00u, 0xd480d480u)};  // high/16 - 72
 #endif
+#elif WEIGHTS == 3
+    const u32 word = word_of(v[s / 4], s % 4);
+    const u32 low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
+    return {gb_half2_minus(low, 0x64806480u), gb_half2_minus(high, 0x64806480u)};
 #else
     return {word_of(v[s / 2], 2 * (s & 1)), word_of(v[s / 2], 2 * (s & 1) + 1)};
 #endif
@@ -155,97 +152,16 @@ static __device__ __forceinline__ void take(Taken& taken, const Place& at, u32 b
     }
 }
 
-struct Sums {
-    float c[PANELS][TILES][4];
-};
-
-#if BIASED
-// Adds the product of the negative bias with columns 16·s to 16·s + 15 of X: 1024 + 8 for the low pieces of int4, 1024 +
-// 16·8 for its high ones, 1024 + 128 for int8.
-static __device__ __forceinline__ void multiply_bias(float (&bias)[4], const uint4& x, int s) {
-    u32 a[2 * GB_ROWS];
-#pragma unroll
-    for (int half = 0; half < GB_ROWS; ++half)
-        a[half] = WEIGHTS == 4 ? 0xe408e408u : 0xe480e480u, a[GB_ROWS + half] = 0xe480e480u;
-    const u32 b[2] = {word_of(x, 2 * (s & 1)), word_of(x, 2 * (s & 1) + 1)};
-    gb_multiply<false>(bias, a, b);
-}
-
-// Divides the columns that meet high pieces of int4 by 16.
-static __device__ __forceinline__ void reduce(uint4& x) {
-#if WEIGHTS == 4
-    x.y = gb_half2_fma(x.y, 0x2c002c00u, 0), x.w = gb_half2_fma(x.w, 0x2c002c00u, 0);
-#endif
-}
-#endif
-
-#if RING
-// Starts the copy of 128 columns of a warp's weights into its ring.
-static __device__ __forceinline__ void fetch(uint4* turn, const Place& at, u32 block) {
-    const u32 lane = threadIdx.x % LANES;
-#pragma unroll
-    for (int p = 0; p < PANELS; ++p, turn += DATA + 2) {
-#pragma unroll
-        for (int half = 0; half < GB_ROWS; ++half)
-#pragma unroll
-            for (int j = 0; j < VECTORS; ++j)
-                gb_async_load(turn + (half * VECTORS + j) * LANES + lane, at.w[p][half] + block * STEP + APART * j);
-        if (lane < 2) gb_async_load(turn + DATA + lane, (const uint4*)(at.scales[p] + block * 16) + lane);
-    }
-}
-
-static __device__ __forceinline__ void take(Taken& taken, const uint4* turn) {
-    const u32 lane = threadIdx.x % LANES;
-#pragma unroll
-    for (int p = 0; p < PANELS; ++p, turn += DATA + 2) {
-#pragma unroll
-        for (int half = 0; half < GB_ROWS; ++half)
-#pragma unroll
-            for (int j = 0; j < VECTORS; ++j) taken.w[p][half][j] = turn[(half * VECTORS + j) * LANES + lane];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) taken.scales[p][i] = ((const unsigned short*)(turn + DATA))[gb_sum_row(i)];
-    }
-}
-#endif
-
 #if STAGED
-// Returns the place of a vector of a token's 128 columns in shared memory. Tokens with odd numbers have their slots in
-// another order, so that the lanes of two tokens use different banks.
-static __device__ __forceinline__ u32 slot_of(u32 token, u32 slot) { return token * SLOTS + (slot ^ token % 2 * 4); }
-
-// Starts the copy of columns 128·first to 128·end of all tokens into shared memory: lane t's i-th vector of 128 columns
-// has slot 4·i + t.
-static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 first, u32 end) {
-    for (u32 block = first; block < end; ++block, staged += WIDTH * SLOTS)
-        for (u32 k = threadIdx.x; k < SLOTS * at.tokens; k += THREADS) {
-            const u32 token = k / SLOTS, slot = k % SLOTS;
-            gb_async_load(staged + slot_of(token, slot),
-                          at.x + ((u64)token * at.blocks + block) * SLOTS + place_of(slot / 4, slot % 4));
-        }
+// Starts the copy of 128 columns of all tokens into shared memory: lane t's i-th vector is vector 4·i + t of a token.
+static __device__ __forceinline__ void stage(uint4* staged, const Place& at, u32 block) {
+    for (u32 k = threadIdx.x; k < 16 * at.tokens; k += THREADS) {
+        const u32 token = k / 16, slot = k % 16;
+        gb_async_load(staged + token * PITCH + slot,
+                      at.x + ((u64)token * at.blocks + block) * 16 + place_of(slot / 4, slot % 4));
+    }
     gb_async_commit();
 }
-
-#if BIASED
-// Prepares `count` × 128 staged columns of X: reduces them, and writes the product of the bias with each token. A warp
-// takes the tokens of a tile.
-static __device__ __forceinline__ void prepare(uint4* staged, float (*biases)[WIDTH], u32 count) {
-    for (u32 item = threadIdx.x / LANES; item < count * TILES; item += DOWN) {
-        const u32 block = item / TILES, first = GB_COLUMNS * (item % TILES);
-        float bias[4] = {};
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-            uint4& x = staged[block * WIDTH * SLOTS + slot_of(first + gb_row(), 4 * pair + gb_part())];
-            reduce(x);
-#pragma unroll
-            for (int s = 0; s < 2; ++s) multiply_bias(bias, x, s);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (gb_sum_row(i) == 0) biases[block][first + gb_sum_column(i)] = bias[i];
-    }
-    __syncthreads();
-}
-#endif
 #endif
 
 static __device__ __forceinline__ float float_of(unsigned short half) {
@@ -254,50 +170,42 @@ static __device__ __forceinline__ float float_of(unsigned short half) {
     return value;
 }
 
-// Multiplies 128 columns: eight steps of 16, then the scales of the group. `biases` are those of its staged columns.
-static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const float* biases,
-                                                const Place& at, u32 block) {
+struct Sums {
+    float c[PANELS][TILES][4];
+};
+
+// Multiplies 128 columns: eight steps of 16, then the scales of the group.
+static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, const uint4* staged, const Place& at,
+                                                u32 block) {
     const u32 g = gb_row(), t = gb_part();
     Sums fresh = {};
     Sums& into = WEIGHTS >= 3 ? fresh : sums;
-#if BIASED && STAGED
-#pragma unroll
-    for (int n = 0; n < TILES; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float bias = biases[GB_COLUMNS * n + gb_sum_column(i)];
-#pragma unroll
-            for (int p = 0; p < PANELS; ++p) fresh.c[p][n][i] = bias;
-        }
-#elif BIASED
-    float bias[4] = {};
-#endif
-#if STAGED
-    // The places of slot_of for pairs with even and with odd numbers.
-    const uint4* const lines[2] = {staged + g * SLOTS + t + g % 2 * 4, staged + g * SLOTS + t - g % 2 * 4};
-    uint4 ahead[TILES];  // the next columns of X, if there are registers for them
-#pragma unroll
-    for (int n = 0; n < TILES; ++n) ahead[n] = lines[0][GB_COLUMNS * n * SLOTS];
-#endif
+    float bias[TILES][4] = {};  // the bias of BIASED weights, which is subtracted: 1024 + 8, and 1024 + 16·8
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
         uint4 x[TILES];
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
 #if STAGED
-            x[n] = ahead[n];
-            if (TILES <= 4 && pair < 3) ahead[n] = lines[(pair + 1) % 2][GB_COLUMNS * n * SLOTS + 4 * (pair + 1)];
+            x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
             x[n] = g < at.tokens ? gb_word(at.x + block * 16 + place_of(pair, 0)) : make_uint4(0, 0, 0, 0);
-#if BIASED
-            reduce(x[n]);
 #endif
+#if BIASED
+            x[n].y = gb_half2_fma(x[n].y, 0x2c002c00u, 0), x[n].w = gb_half2_fma(x[n].w, 0x2c002c00u, 0);
 #endif
         }
 #pragma unroll
         for (int s = 2 * pair; s < 2 * pair + 2; ++s) {
-#if BIASED && !STAGED
-            multiply_bias(bias, x[0], s);
+#if BIASED
+            u32 too_much[2 * GB_ROWS];
+#pragma unroll
+            for (int half = 0; half < GB_ROWS; ++half) too_much[half] = 0xe408e408u, too_much[GB_ROWS + half] = 0xe480e480u;
+#pragma unroll
+            for (int n = 0; n < TILES; ++n) {
+                const u32 b[2] = {word_of(x[n], 2 * (s & 1)), word_of(x[n], 2 * (s & 1) + 1)};
+                gb_multiply<false>(bias[n], too_much, b);
+            }
 #endif
 #pragma unroll
             for (int p = 0; p < PANELS; ++p) {
@@ -314,11 +222,6 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
                 }
             }
         }
-#if STAGED
-#pragma unroll
-        for (int n = 0; n < TILES; ++n)
-            if (TILES > 4 && pair < 3) ahead[n] = lines[(pair + 1) % 2][GB_COLUMNS * n * SLOTS + 4 * (pair + 1)];
-#endif
     }
 #if WEIGHTS >= 3
 #pragma unroll
@@ -329,12 +232,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #pragma unroll
         for (int n = 0; n < TILES; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-#if BIASED && !STAGED
-                sums.c[p][n][i] += scale[i] * (fresh.c[p][n][i] + bias[i]);
-#else
-                sums.c[p][n][i] += scale[i] * fresh.c[p][n][i];
-#endif
+            for (int i = 0; i < 4; ++i) sums.c[p][n][i] += scale[i] * (fresh.c[p][n][i] + bias[n][i]);
     }
 #endif
 }
@@ -367,73 +265,48 @@ static __device__ __forceinline__ unsigned short result_of(const float (&total)[
 extern "C" __global__ void __launch_bounds__(THREADS)
     skinny(const uint4* __restrict__ w, const unsigned short* __restrict__ scales, const uint4* x, unsigned short* y,
            u32 rows, u32 cols, u32 tokens, float* partial, u32* arrived) {
-    // Dynamic shared memory: for X during the multiplication, then for the sums.
-    extern __shared__ uint4 room[];
+    __shared__ uint4 room[STAGES > SUMS ? STAGES : SUMS];  // for X during the multiplication, then for the sums
     float(&tiles)[ACROSS][WIDTH][HEIGHT] = *(float(*)[ACROSS][WIDTH][HEIGHT])room;
-    float(*biases)[WIDTH] = (float(*)[WIDTH])(room + STAGED * PHASE * WIDTH * SLOTS);
     const u32 warp = threadIdx.x / LANES, down = warp % DOWN, across = warp / DOWN, blocks = cols / GROUP;
     const u32 first_row = blockIdx.x * (16 * OUTPUTS * DOWN);
     const Place at = place_at(w, scales, x, first_row + 16 * OUTPUTS * down, rows, cols, tokens);
     const u32 shares = gridDim.y * ACROSS, share = blockIdx.y * ACROSS + across;
     const u32 first = (u32)((u64)blocks * share / shares), end = (u32)((u64)blocks * (share + 1) / shares);
     Sums sums = {};
-#if RING
-    uint4* const ring = room + PHASE * WIDTH * SLOTS + PHASE * WIDTH / 4 + warp * AHEAD * TURN;
-    for (u32 k = 0; k < AHEAD; ++k) {
-        if (first + k < end) fetch(ring + k * TURN, at, first + k);
-        gb_async_commit();
-    }
-#else
     Taken taken[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k)
         if (first + k < end) take(taken[k], at, first + k);
-#endif
     gb_allow_next();
 #if STAGED
     // Fill the places of missing tokens.
-    for (u32 i = threadIdx.x; tokens < WIDTH && i < PHASE * WIDTH * SLOTS; i += THREADS)
-        if (i / SLOTS % WIDTH >= tokens) room[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = threadIdx.x; i < STAGES; i += THREADS) room[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
 #endif
     gb_wait_for_previous();
-    for (u32 from = first; from < end; from += PHASE) {
-        const u32 stop = end - from < PHASE ? end : from + PHASE;
 #if STAGED
-        if (from > first) __syncthreads();  // all warps have read the columns before
-        stage(room, at, from, stop);
-        gb_async_wait<0>();
-        __syncthreads();
-#if BIASED
-        prepare(room, biases, stop - from);
-#endif
-#endif
-#if RING
-        for (u32 block = from; block < stop; ++block) {
-            uint4* const turn = ring + (block - first) % AHEAD * TURN;
-            Taken taken;
-            gb_async_wait<AHEAD - 1>();  // all turns but the ones after this one
-            gb_meet();
-            take(taken, turn);
-            gb_meet();
-            if (block + AHEAD < end) fetch(turn, at, block + AHEAD);
-            gb_async_commit();
-            multiply(sums, taken, room + (block - from) * (WIDTH * SLOTS), biases[block - from], at, block);
-        }
-#else
-        for (u32 block = from; block < stop; block += AHEAD) {
+    uint4(&staged)[AHEAD][WIDTH * PITCH] = *(uint4(*)[AHEAD][WIDTH * PITCH])room;
 #pragma unroll
-            for (int k = 0; k < AHEAD; ++k)
-                if (block + k < stop) {
-                    const u32 staged = STAGED * (block + k - from);
-                    multiply(sums, taken[k], room + staged * (WIDTH * SLOTS), biases[staged], at, block + k);
-                    if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
-                }
-        }
+    for (int k = 0; k < AHEAD; ++k)
+        if (first + k < end) stage(staged[k], at, first + k);
 #endif
-    }
+    for (u32 block = first; block < end; block += AHEAD) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (block + k < end) {
 #if STAGED
-    __syncthreads();  // the sums overwrite the columns
+                if (block + k + AHEAD <= end) gb_async_wait<AHEAD - 1>();
+                else gb_async_wait<0>();
+                __syncthreads();
 #endif
+                multiply(sums, taken[k], STAGED_AT(k), at, block + k);
+                if (block + AHEAD + k < end) take(taken[k], at, block + AHEAD + k);
+#if STAGED
+                __syncthreads();  // the next copies, or the sums, overwrite this memory
+                if (block + AHEAD + k < end) stage(staged[k], at, block + AHEAD + k);
+#endif
+            }
+    }
     leave(tiles[across], sums, down);
     __syncthreads();
     const u64 size = (u64)tokens * rows;

@@ -260,7 +260,6 @@ static inline void gb_allow_next() {}
 static inline void gb_wait_for_previous() {}
 static inline void gb_async_load(uint4* there, const uint4* from) { *there = *from; }
 static inline void gb_async_commit() {}
-static inline void gb_meet() { grid::exchange(grid::Slot()); }
 template <int PENDING> static void gb_async_wait() {}
 template <class A> static A gb_shuffle_xor(A value, int mask) {
     grid::Slot mine;

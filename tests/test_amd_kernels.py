@@ -21,15 +21,7 @@ FILES = {str(path.relative_to(room)): path for room in ROOMS for path in sorted(
 
 GEMV = [{"WEIGHTS": kind, "TEAM": 64, "SHARE": 2, "AHEAD": 2} for kind in range(5)]
 SKINNY = [
-    {
-        "WEIGHTS": kind,
-        "TILES": tiles,
-        "PANELS": 2,
-        "DOWN": 1 if tiles == 1 else 4,
-        "ACROSS": across,
-        "AHEAD": 1,
-        "PHASE": 2,
-    }
+    {"WEIGHTS": kind, "TILES": tiles, "PANELS": 2, "DOWN": 1 if tiles == 1 else 4, "ACROSS": across, "AHEAD": 1}
     for kind in range(1, 5)
     for tiles, across in ((1, 8), (2, 1), (4, 1))
 ]

@@ -306,8 +306,8 @@ def test_every_plan_fits_a_block_and_its_shared_memory(kind):
             assert 8 * plan.tiles >= tokens
             assert plan.threads <= 1024
             assert plan.tiles == 1 or plan.across == 1
-            assert plan.turn or plan.phase % plan.ahead == 0
-            assert plan.shared_bytes <= 227 * 1024
+            staged = 16 * plan.ahead * 8 * plan.tiles * 20 * (plan.tiles > 1)
+            assert max(staged, 4 * 8 * plan.tiles * plan.rows * plan.across) <= 48 * 1024 - 64
 
 
 @pytest.mark.parametrize(("name", "billions"), [("chatglm-6b", 6.17), ("llama-3-8b", 7.50), ("llama-3-70b", 69.50)])

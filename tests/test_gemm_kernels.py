@@ -176,7 +176,6 @@ def test_products_of_few_tokens_by_matrix_instructions_are_right_for_every_split
     w, scales, x, wide_w, wide_x = operands(kind, tokens, tiled=True)
     y = np.full(tokens * ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": panels, "DOWN": down, "ACROSS": across, "AHEAD": ahead, "WARP": warp}
-    sizes["PHASE"] = 2 * ahead if tiles > 1 else 0
     kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], **sizes)
     blocks = -(-ROWS // (16 * panels * down))
     partial, arrived = np.full(splits * tokens * ROWS, np.nan, "float32"), np.zeros(blocks, "uint32")
@@ -222,7 +221,6 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
     w, scales, x, wide_w, wide_x = gated_operands(kind, tokens, tiled=True)
     y = np.full(tokens * GATED_ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": 4, "DOWN": 2, "ACROSS": 2 if tiles == 1 else 1, "AHEAD": 2, "WARP": warp}
-    sizes["PHASE"] = 2 if tiles > 1 else 0
     kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], GATED=1, **sizes)
     partial, arrived = np.full(2 * splits * tokens * GATED_ROWS, np.nan, "float32"), np.zeros(1, "uint32")
     numbers = np.uint32(GATED_ROWS), np.uint32(COLS), np.uint32(tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,6 @@ _FEW_ROWS_THREADS = 512  # threads of a block that shares the columns of a few r
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # lanes of a warp per token in skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
-# Shared memory of a block for X and the ring of weights; two such blocks are resident on a unit of an H200.
-_ROOM, _AMD_ROOM, _RESIDENT = 96 * 1024, 2**16, 2
 
 Call = Callable[[], None]
 
@@ -214,10 +212,10 @@ def warp_plan(kind: WeightKind, cols: int, warp: int, launch: Launch = PLAIN) ->
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """How skinny.cu is built and launched, in the words of its first lines.
+    """How skinny.cu is built and launched; the first lines of skinny.cu explain the numbers.
 
-    `splits` blocks share the columns, `phase` × 128 columns of X are in shared memory at a time, and so are
-    `ahead` × `turn` bytes of each panel of quantised weights."""
+    `tiles` are tiles of tokens, `panels` are panels of 16 rows of a warp, `down` × `across` are the warps of a block,
+    `ahead` × 128 columns are in flight, `splits` blocks share the columns, and `warp` is the threads of a warp."""
 
     tiles: int
     panels: int
@@ -226,20 +224,6 @@ class TensorPlan:
     ahead: int
     splits: int
     warp: int = 32
-    phase: int = 0
-    turn: int = 0
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a block: columns of X, biases and the ring of weights, then its sums."""
-        tokens = self.tiles * self.warp // _LANES_A_TOKEN
-        ring = self.ahead * self.rows // _TILE * self.turn
-        return max(self.phase * self._column_bytes + ring, 4 * tokens * self.rows * self.across)
-
-    @property
-    def _column_bytes(self) -> int:
-        """Bytes of 128 columns of X in shared memory, with a float for each token."""
-        return (2 * GROUP + 4) * self.tiles * self.warp // _LANES_A_TOKEN
 
     @property
     def rows(self) -> int:
@@ -251,16 +235,10 @@ class TensorPlan:
         """Threads of a block."""
         return self.warp * self.across * self.down
 
-    def staged(self, most_bytes: int) -> TensorPlan:
-        """Return this plan with the most columns of X in shared memory that `most_bytes` hold."""
-        ring, step = self.ahead * self.rows // _TILE * self.turn, 1 if self.turn else self.ahead
-        return replace(self, phase=max(1, (most_bytes - ring) // (step * self._column_bytes)) * step)
-
     def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
         """Return the macros, by name, with which skinny.cu is built for weights of `kind`."""
         sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
-        phase = {"PHASE": self.phase} if self.phase else {}
-        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, **phase, "GATED": int(launch.is_gated)}
+        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(launch.is_gated)}
 
 
 def tensor_plan(
@@ -283,10 +261,7 @@ def tensor_plan(
         return TensorPlan(1, panels, 1, 8, 2, 1, warp)
     down = 4 if widest else 8
     blocks = -(-rows // (16 * panels * down))
-    splits = max(1, min(8, _RESIDENT * units // blocks))
-    turn = _TILE * (GROUP * kind.bits // 8 + 2) if kind.is_quantised else 0
-    plan = TensorPlan(tiles, panels, down, 1, 4 if turn and warp == 32 else 2, splits, warp, 0, turn)
-    return plan.staged(_ROOM if warp == 32 else _AMD_ROOM)
+    return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -311,7 +286,7 @@ def tensor_call(bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int
     arrived = xp.zeros(grid[0], "uint32")
     numbers = (np.uint32(value) for value in (weights.rows // launch.halves, weights.cols, tokens))
     args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, parts, arrived)
-    return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args, plan.shared_bytes)
+    return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:

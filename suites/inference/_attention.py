@@ -21,7 +21,7 @@ _THREADS = (128, 256, 512)  # threads per block of attention.cu, without matrix 
 # Threads on a compute unit, with up to 128 registers each; half as many if 8 heads share a KV head.
 _RESIDENT_THREADS = 512
 # Joining a part takes about this share of the time that a block needs for the tokens that it processes at once.
-_JOIN_TURNS = 1 / 64
+_JOIN_TURNS, _MATRIX_JOIN_TURNS = 1 / 64, 1 / 16
 _WIDE_BLOCKS = 0.03  # blocks with twice as many threads must be faster by at least this share
 # Matrix instructions take this many rows of queries at a time, and blocks of 128 or 64 threads keep these tokens' sums.
 _MATRIX_ROWS, _MATRIX_SUMS = 8, 4096
@@ -130,14 +130,14 @@ class AttentionShape:
         A block of 128, 256 or 512 threads takes `stride` tokens in a turn."""
         resident, most = self._resident(), 64 if self.rows > 16 else 256  # parts per sequence, as in attention.cu
         tokens = np.full(self.batch, self.context) if lengths is None else lengths.astype(int)
-        plans = []
+        plans, join = [], _MATRIX_JOIN_TURNS if self.is_matrix else _JOIN_TURNS
         for threads in (size for size in self._threads() if size <= resident):
             stride, slots = self.stride(threads), resident // threads * max(1, units)
             for parts in range(1, min(most, -(-self.context // stride)) + 1):
                 turns = -(-self.context // (parts * stride))
                 blocks = self.kv_heads * int((-(-tokens // (turns * stride))).sum())
                 waves = -(-blocks // slots)
-                cost = (waves * (turns + 1) + _JOIN_TURNS * parts) * (1 + _WIDE_BLOCKS * (threads.bit_length() - 8))
+                cost = (waves * (turns + 1) + join * parts) * (1 + _WIDE_BLOCKS * (threads.bit_length() - 8))
                 plans.append((cost, threads, turns * stride))
         _, threads, chunk = min(plans)
         return AttentionPlan(threads, chunk, tuple((-(-tokens // chunk)).tolist()))

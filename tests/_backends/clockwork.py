@@ -153,7 +153,8 @@ class _ClockworkKernel:
         self._device.spend(self._duration())
         self._launches += 1
 
-    early = __call__
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+        self(grid, block, args)
 
     def resources(self, threads: int, shared_bytes: int = 0) -> None:
         del threads, shared_bytes
