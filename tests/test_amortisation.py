@@ -10,7 +10,7 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import plugins, stats
+from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.amortised import Amortisation, calls_to_pay
 from gpubench.analysis.views.tables import tables
@@ -190,16 +190,6 @@ def test_the_interval_is_that_of_resampled_medians():
     drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
     assert [calls.low, calls.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
     assert calls.low < calls.centre < calls.high
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
-def test_medians_of_resamples_have_the_distribution_of_resamples_drawn_one_by_one(size):
-    rng = np.random.default_rng(2)
-    values = rng.normal(size=size).tolist()
-    medians = stats.resampled_medians(values, 40_000, rng)
-    drawn = np.median(rng.choice(values, (40_000, size)), axis=1)
-    for place in np.unique(drawn.round(9)):
-        assert np.mean(medians < place + 1e-6) == pytest.approx(np.mean(drawn < place + 1e-6), abs=0.015)
 
 
 def test_an_interval_whose_times_overlap_reaches_never():

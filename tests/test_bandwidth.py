@@ -93,15 +93,6 @@ def test_the_data_are_splitmix64_of_seed_and_index(dtype: str, bits: int) -> Non
         assert drawn.array[i] == reference(int(drawn.seed), i, bits)
 
 
-def test_the_data_are_random_and_seeded_and_not_all_equal() -> None:
-    first, again = stream_of("float64"), stream_of("float64")
-    b, c = first.drawn(), first.drawn()
-    assert b.seed != c.seed
-    assert abs(b.array.mean()) < 0.02
-    assert abs(np.corrcoef(b.array, c.array)[0, 1]) < 0.02
-    np.testing.assert_array_equal(again.drawn().array, b.array)
-
-
 def test_only_arrays_of_at_least_four_caches_are_compared_with_the_memory_bandwidth() -> None:
     cache_bytes = plugins.load("backends", "host").devices()[0].cache_bytes
     small, large = (build("write", size_bytes=size, dtype="float32") for size in (MIB, 4 * cache_bytes))
@@ -109,38 +100,6 @@ def test_only_arrays_of_at_least_four_caches_are_compared_with_the_memory_bandwi
     assert "cache" in small.notes
     assert large.stages[""].limit == "dram"
     assert "cache" not in large.notes
-
-
-def test_notes_say_how_many_threads_ran() -> None:
-    assert build("triad", size_bytes=MIB, dtype="float32").notes["threads"]
-
-
-def test_the_cases_that_floors_refer_to_keep_their_ids() -> None:
-    assert [
-        case for case in ids(H200, "quick") if case.split("[")[0].removeprefix("bandwidth/") in {*MOVED, "memcpy"}
-    ] == [
-        "bandwidth/read[size=8MiB,dtype=float32]",
-        "bandwidth/read[size=1GiB,dtype=float32]",
-        "bandwidth/read[size=4GiB,dtype=float32]",
-        "bandwidth/write[size=1GiB,dtype=float32]",
-        "bandwidth/copy[size=8MiB,dtype=float32]",
-        "bandwidth/copy[size=1GiB,dtype=float32]",
-        "bandwidth/copy[size=4GiB,dtype=float32]",
-        "bandwidth/scale[size=1GiB,dtype=float32]",
-        "bandwidth/add[size=1GiB,dtype=float32]",
-        "bandwidth/triad[size=1GiB,dtype=float32]",
-        "bandwidth/triad[size=1GiB,dtype=float64]",
-        "bandwidth/dot[size=1GiB,dtype=float32]",
-        "bandwidth/memcpy[size=8MiB]",
-        "bandwidth/memcpy[size=1GiB]",
-    ]
-    link = {
-        f"{way}[memory={kind},size={size}]"
-        for way in ("h2d", "d2h")
-        for kind in ("pinned", "pageable")
-        for size in ("1MiB", "256MiB")
-    }
-    assert {f"bandwidth/{case}" for case in link} <= set(ids(H200, "quick"))
 
 
 def test_quick_on_an_h200_measures_every_topic() -> None:

@@ -157,9 +157,3 @@ def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers() -> None:
     assert len(full) == 4 * 2 * 5 * (5 + 1) + 2 * 5
     assert {"way=batch,direction=d2h,block=1KiB,count=4096,order=shuffled]"} <= set(full)
     assert len(points("full", plugins.load("backends", "host").devices()[0])) == 3 * 2 * 5 * 2
-
-
-def test_the_ways_are_drawn_over_the_block_size_with_their_thresholds() -> None:
-    by_size, by_count, _ = BLOCKS.topic.views
-    assert (by_size.kind, by_size.x, by_size.by[0]) == ("transfer", "block_bytes", "way")
-    assert (by_count.x, by_count.by[0]) == ("count", "way")

@@ -67,13 +67,6 @@ def test_the_random_order_visits_every_chunk_once_and_equals_that_of_the_kernel(
     assert kernel == order.tolist()
 
 
-def test_the_random_order_has_no_fixed_stride() -> None:
-    build("random", access="read", chunk_bytes=32, size_bytes=MIB)
-    order = sibling("_host")._permuted_places(2**16, 16, 7).astype(np.int64)
-    assert len(np.unique(np.diff(order))) > 2**13
-    assert abs(np.corrcoef(np.arange(2**16), order)[0, 1]) < 0.05
-
-
 def simulated(access: str, words: np.ndarray, width: int, passes: int) -> list[int]:
     """Return the sums that bandwidth_cache.cu leaves in shared memory, computed thread by thread in Python."""
     threads, lanes = 1024, width // 4

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import _grid
-import numpy as np
 import pytest
 from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build_on, ids, sibling
 from _grid_device import PAPER, bench
@@ -180,16 +179,3 @@ def test_all_gpus_of_a_host_copy_at_once_with_a_rank_each() -> None:
     gpu = dataclasses.replace(H200, peers=peers)
     cases = [case for case in SUITE.cases(Target(Facts((gpu,)), gpu)) if case.name == "host_link_all"]
     assert {(case.ranks, case.devices) for case in cases} == {(8, 8)}
-
-
-def test_the_inventory_of_this_machine_names_its_nodes() -> None:
-    if not Path("/sys/devices/system/node/has_memory").exists():
-        pytest.skip("this kernel has no NUMA nodes in /sys")
-    assert 0 in NUMA.node_numbers(inventory_nodes())
-
-
-def test_numpy_and_the_mapping_see_the_same_bytes() -> None:
-    memory = NUMA.NodeMemory(PAGE, 0, (0,))
-    memory.array[7] = 9
-    assert memory._map[7] == 9
-    assert np.count_nonzero(memory.pages) == 1

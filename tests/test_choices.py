@@ -142,25 +142,6 @@ def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
     assert intervals.daly_s(300.0, 100.0) == 100.0
 
 
-def simulated(step, save, restart, steps, mtbf, segments, rng):
-    """Return the slow-down of a run whose failures are drawn: after each, a restart, and the segment again."""
-    segment, total = steps * step + save, 0.0
-    for _ in range(segments):
-        while (failure := rng.exponential(mtbf)) < segment:
-            total += failure
-            while (again := rng.exponential(mtbf)) < restart:  # another failure during the restart
-                total += again
-            total += restart
-        total += segment
-    return total / (segments * steps * step)
-
-
-def test_the_expected_slow_down_is_that_of_simulated_failures():
-    prediction = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
-    assert prediction == pytest.approx(intervals.SnapshotCosts(1.0, 2.0, 1.0, 50.0).slowdown(20), rel=0.02)
-    assert prediction > 1.01 * intervals.SnapshotCosts(1.0, 2.0, 0.0, 50.0).slowdown(20)
-
-
 @pytest.mark.parametrize(("exchange_s", "steps"), [(0.0, 1), (0.05, 1), (0.06, 2), (0.2, 4), (0.9, 18)])
 def test_exchanges_are_as_frequent_as_a_share_of_five_percent_allows(exchange_s, steps):
     assert intervals.ExchangeCosts(1.0, exchange_s).best_steps() == steps

@@ -169,10 +169,6 @@ def test_ratios_from_two_on_are_written_as_times(ratio, text):
     assert comparison.better_or_worse(ratio) == text
 
 
-def test_run_letters_never_end():
-    assert (comparison.letter(0), comparison.letter(25), comparison.letter(26)) == ("A", "Z", "run 27")
-
-
 def render(form, comparison):
     return rendering.report(form).compare(comparison)
 

@@ -115,22 +115,6 @@ def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
     assert BUILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
 
 
-def test_an_entry_is_written_when_its_file_is_new_or_has_grown():
-    before = {"kept": 4, "grown": 4, "smaller": 4, "gone": 4}
-    after = {"kept": 4, "grown": 10, "smaller": 2, "new": 3, "empty": 0}
-    assert BUILD.added(before, after) == {"grown": 6, "new": 3, "empty": 0}
-
-
-def test_time_outside_counts_for_nothing(monkeypatch):
-    clock = iter([1000.0, 1001.0, 1006.0, 1007.0])
-    monkeypatch.setattr(BUILD, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    ledger = BUILD.Ledger(900.0, 40)
-    assert ledger.now() == 60
-    with ledger.outside():
-        pass  # five seconds by this clock
-    assert ledger.now() == 62
-
-
 def test_caches_are_private_empty_and_gone_afterwards(tmp_path):
     with BUILD.Caches(tmp_path) as caches:
         assert BUILD.entries(caches.folder) == {}

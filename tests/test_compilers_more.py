@@ -178,14 +178,6 @@ def test_a_batch_norm_written_and_folded_is_that_of_double_precision(form, by):
     assert 0 < computed(made, by)[1] < (5e-4 if by == "nvrtc" else 1e-6)
 
 
-def test_folding_leaves_the_result_as_it_is():
-    x, mean, variance, weight, bias = (array.astype(float) for array in folding("written", "float32").inputs.values())
-    forms = IMAGES.FoldingProblem.operators
-    scale = weight / np.sqrt(variance + 1e-5)
-    written = forms["written"].expression(np, x, mean, variance, weight, bias)
-    np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)
-
-
 @pytest.fixture
 def small_weights(monkeypatch):
     monkeypatch.setattr(PRODUCTS, "_ROWS", 65)

@@ -120,18 +120,6 @@ def test_a_corpus_is_the_same_for_the_same_seed(corpora, monkeypatch, name, tile
     assert (name in ("zeros", "code")) == np.array_equal(first, third)
 
 
-def test_every_codec_gets_the_same_bytes(suite, host):
-    first, second = (trip_of(build(suite, host, codec)).source for codec in ("lz4", "zlib-1"))
-    assert np.array_equal(first, second)
-
-
-def test_a_tile_is_repeated_to_any_length(corpora, host):
-    corpus = dataclasses.replace(corpora.make_corpus("ids", 0), total=2 * corpora.TILE_BYTES + 5)
-    target = corpus.buffer(host)
-    assert np.array_equal(target[: corpora.TILE_BYTES], target[corpora.TILE_BYTES : -5])
-    assert np.array_equal(target[:5], target[-5:])
-
-
 def test_many_threads_are_measured_on_the_host(suite, host):
     target = Target(Facts((host.device,)), host.device, "full")
     case = next(case for case in suite.cases(target) if case.name == "threads" and case.param("threads") > 1)
@@ -260,10 +248,6 @@ def test_batches_point_at_every_chunk_of_odd_sized_data(suite, gpu, tmp_path, si
     task = build(suite, gpu, "zstd", data=[file_of(tmp_path, noise(size))])
     assert 0 < verify(gpu, task)["ratio"].value < 1
     Engine(gpu, POLICIES["smoke"]).measure(task)
-
-
-def test_batches_compress_a_made_corpus(suite, gpu):
-    assert verify(gpu, build(suite, gpu, "cascaded", size_bytes=MEGABYTE))["ratio"].value > 5
 
 
 def test_a_failed_chunk_is_reported_in_the_librarys_words(suite, gpu):

@@ -43,12 +43,6 @@ def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
     assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
 
 
-def test_a_staircase_view_has_separate_levels_for_each_device():
-    run = recorded()
-    views = derived(Summary(run), Staircase)
-    assert len(views) == len({result.devices for result in run.results if result.case.name == "chase"})
-
-
 def test_the_known_sizes_of_a_device_are_named_with_their_source():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
     assert [(size.name, size.bytes) for size in known_sizes(gpu)] == [

@@ -48,10 +48,6 @@ def test_a_path_that_is_hardly_faster_does_not_change_the_choice():
     assert [choice.value for choice in group.choices] == ["kernel"]
 
 
-def test_with_one_path_there_is_no_choice():
-    assert choices(*path("kernel", 2e-6, 3e10)) == {}
-
-
 def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
     run = copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).run
     (transfer,) = json.loads(plugins.load("reports", "json").render(run))["transfers"]

@@ -72,15 +72,6 @@ def test_tokens_per_second_of_vllm_have_their_share_of_what_the_memory_allows():
     assert share.share == pytest.approx((HALVES + batch * (1024 + 128) * KV) / 7e-3 / H200_READS, rel=1e-6)
 
 
-def test_the_times_of_requests_are_in_seconds_under_the_clients_names():
-    (result,) = results("vllm-serve.json")
-    times = {label: timing.values for label, timing in series(result).items() if timing.unit == "s"}
-    assert times["median_ttft"] == (58.5e-3,)
-    assert times["p99_tpot"] == (7.5e-3,)
-    assert "std_ttft" not in times
-    assert series(result)["request_throughput"].values == (pytest.approx(128 / 14.8),)
-
-
 def test_runs_of_one_case_in_one_file_are_replicates_and_failed_requests_are_a_label():
     run = foreign.run([foreign.read(IMPORTS / "vllm-serve-appended.json")], [])
     assert [result.replicate for result in run.results] == [0, 1]
@@ -252,13 +243,6 @@ def test_a_test_of_llama_bench_whose_bytes_are_not_known_has_no_share(tmp_path, 
     result = changed(tmp_path, "llama-bench.json", number=1, **edits)[1]
     assert (result.series[0].limit, result.series[0].work.moved) == ("", 0)
     assert note(result)["no share"] == message
-
-
-def test_the_lines_of_llama_bench_are_the_tests_of_a_host_and_of_a_gpu():
-    host, without_bytes, both = results("llama-bench.jsonl")
-    assert (host.devices, without_bytes.devices) == (("cpu:0",), ("gpu:0",))
-    assert both.case.name == "pg"
-    assert both.series[0].work.items == 640
 
 
 def test_layers_on_alike_gpus_take_turns_so_one_gpus_memory_bounds_them(tmp_path):

@@ -204,13 +204,6 @@ def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_th
     assert {series.rank for series in result.series if series.label == "self"} == {0, 1}
 
 
-def test_the_case_that_times_opening_times_closing_too(measured):
-    result = measured["mapping"]
-    assert result.status == "ok", result.reason
-    names = [series.label for series in result.series]
-    assert names[:2] == ["self", "close"]
-
-
 def test_a_pattern_differs_at_every_word_and_with_the_seed():
     common = room_module("suites", "_between")
     first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))

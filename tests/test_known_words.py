@@ -77,14 +77,6 @@ def test_another_seed_and_back_again_is_written_to_every_array(bench):
     assert words.wrong(words.array) == 300
 
 
-def test_kernels_and_counter_are_made_once_for_a_bench(monkeypatch):
-    made, loaded = paper_bench(SUITE), []
-    monkeypatch.setattr(type(made), "kernel", lambda self, file, name, **defines: loaded.append(name))
-    made.words(1, 0)
-    made.words(10**6, 1)
-    assert loaded == ["fill_words", "count_wrong_words"]
-
-
 def test_the_prelude_of_the_suites_has_the_same_words():
     texts = ((_grid.SUITES / "prelude.cuh").read_text(), KERNELS.read_text(), (_grid.HERE / "_grid.h").read_text())
     bodies = [re.search(r"u64 x = seed.*?return x \^ \(x >> 31\);", text, re.DOTALL).group() for text in texts]

@@ -116,12 +116,6 @@ def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> N
     assert len({word * 8 // 64 for word in visited}) == len(visited)
 
 
-def test_another_seed_is_another_ring() -> None:
-    first, second = (ring_of(build("chase", seed=seed, size_bytes=2**14)[1]) for seed in (0, 1))
-    lines = slice(0, 255 * 8, 8)
-    assert first[lines].tolist() != second[lines].tolist()
-
-
 def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:
     task = build("chase", size_bytes=2**18)[1]
     call, walk = task.stages[""].call, walk_of(task)
@@ -185,16 +179,6 @@ def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_tlb_reach() -> None
 def test_points_are_dense_around_the_cache_sizes_of_the_device(level: int) -> None:
     near = [size for size in sizes(H200, "quick") if 0.6 * level <= size <= 1.4 * level]
     assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
-
-
-def test_released_case_ids_still_exist() -> None:
-    ids = {case.id for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
-    assert ids >= {
-        *(f"latency/chase[size={size}]" for size in ("16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB")),
-        *(f"latency/chase[size={size}]" for size in ("256MiB", "1GiB", "4GiB")),
-        "latency/shared[size=16KiB]",
-        "latency/launch",
-    }
 
 
 def test_the_headline_is_a_memory_latency_within_tlb_reach_and_the_host_has_the_cases_that_need_no_gpu() -> None:

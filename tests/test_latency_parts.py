@@ -116,8 +116,3 @@ def test_a_row_of_the_matrix_has_the_mean_latency_to_each_place() -> None:
         sorted(matrix[3][line_slice == place].mean() for place in range(12)), abs=1e-9
     )
     assert isinstance(observed["near"], Observed)
-
-
-def test_a_matrix_of_equal_values_is_one_place() -> None:
-    observed = SLICES.places(np.full((4, 8), 300.0), [0, 1, 2, 3])
-    assert (observed["unit_groups"].value, observed["line_groups"].value, observed["separation"].value) == (1, 1, 0)

@@ -149,13 +149,3 @@ def test_the_dense_curve_of_a_real_h200_has_the_near_and_the_far_partition_of_it
     assert first.end.high == 256 * KIB, "the size of the array that L1 shares with shared memory"
     assert 26 * MIB <= near_half.end.centre <= 28 * MIB
     assert l2.end.centre == pytest.approx(60 * MIB, rel=0.05)
-
-
-def test_a_coarse_curve_of_a_real_h200_has_three_levels():
-    """`latency/chase` of tests/recordings/h200-quick: 16 KiB to 4 GiB in nine steps, ns."""
-    grid = [16, 64, 256, 1024, 4096, 16384, 262144, 1048576, 4194304]
-    heights = [16.20, 16.29, 84.01, 141.8, 141.7, 141.8, 333.4, 336.8, 337.6]
-    found_levels = levels([size * KIB for size in grid], heights)
-    assert [round(level.height.centre, 1) for level in found_levels] == [16.2, 141.8, 336.8]
-    assert found_levels[0].end.low <= 248 * KIB <= found_levels[0].end.high == 256 * KIB
-    assert found_levels[1].end.low <= 60 * MIB <= found_levels[1].end.high == 256 * MIB

@@ -22,10 +22,6 @@ def test_the_pairs_of_a_round_are_disjoint_and_their_number_is_the_largest_possi
         assert len({node for pair in turn for node in pair}) == 2 * len(turn) == nodes - nodes % 2
 
 
-def test_one_node_has_no_pair():
-    assert links.schedule(1, 3) == []
-
-
 def rates(nodes, rounds, slow_nodes=None, slow_links=None, noise=0.005, seed=0):
     """Return rates in B/s of all pairs that met; slow nodes and links have a factor."""
     rng = np.random.default_rng(seed)
@@ -84,10 +80,6 @@ def test_too_few_pairs_are_shown_and_not_judged(nodes, rounds, message):
     assert judgement.too_few == message
     assert suspects(judgement) == ([], [])
     assert judgement.typical == pytest.approx(4e10, rel=0.01)
-
-
-def test_a_fleet_without_pairs_has_too_few():
-    assert links.judge({}).too_few.startswith("0 nodes")
 
 
 @pytest.mark.slow

@@ -23,10 +23,6 @@ def run_of(*medians, case=None, **fields):
     return make.run(*results, **fields)
 
 
-def test_the_log_deviation_is_that_of_a_sample():
-    assert noise.log_deviation([1.0, math.e, math.e**2]) == pytest.approx(1.0)
-
-
 def least(deviation, count):
     """Return Student's t at the tail of three standard deviations, times the standard error of `count` vs `count`."""
     return scipy.stats.t.isf(0.0027 / 2, 2 * count - 2) * deviation * math.sqrt(2 / count)

@@ -34,17 +34,6 @@ def test_a_full_standard_output_is_reported_in_one_line(arguments, file):
     )
 
 
-def test_on_a_standard_output_without_utf_8_characters_are_replaced(file):
-    done = subprocess.run(
-        [*COMMAND, "show", file],
-        capture_output=True,
-        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert NAME.encode() in done.stdout
-
-
 def test_an_id_is_never_folded_in_a_pipe(file, call):
     (line,) = [line for line in call("show", file).stdout.splitlines() if line.startswith("device_copy")]
     assert NAME in line

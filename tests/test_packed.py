@@ -51,10 +51,6 @@ def test_an_array_of_packed_numbers_shares_their_memory_and_cannot_be_written():
         array[0] = 2.0
 
 
-def test_a_number_takes_eight_bytes():
-    assert Packed([0.5] * 1000).numpy().nbytes == 8000
-
-
 def test_packed_samples_are_written_as_those_of_tuples():
     tuples = Samples("nvml", "cuda:0", (0.0, 0.1), (("nvml.power", (None, 1e22)), ("nvml.clock.sm", (1.5e-7, 3.0))))
     columns = tuple((name, Packed(values)) for name, values in tuples.columns)

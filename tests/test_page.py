@@ -123,13 +123,6 @@ def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_th
     assert chart[0].count('class="peak roof"') == chart[0].count('class="roof reached"') == 2
 
 
-def test_cases_of_equal_intensity_give_no_roofline():
-    assert (
-        roofline(result_with_work("a", 8e11, 1e9, "tensor.float16"), result_with_work("b", 8e11, 1e9, "tensor.float16"))
-        is None
-    )
-
-
 def test_the_page_contains_few_cases_unfolded_and_many_packed():
     few, many = (html().render(make.run(*(make.result(of=make.case(n=n)) for n in range(c)))) for c in (40, 41))
     assert (few.count('<div class="more">'), few.count("data-more=")) == (40, 0)

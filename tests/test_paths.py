@@ -115,15 +115,6 @@ def test_a_socket_and_a_device_are_no_outputs(tmp_path):
 
 
 @pytest.mark.parametrize("write", [files.write_whole, files.append])
-def test_a_stream_that_the_caller_opened_is_written_to(write):
-    reading, writing = os.pipe()
-    write(Path(f"/dev/fd/{writing}"), b"page")
-    os.close(writing)
-    with os.fdopen(reading, "rb") as stream:
-        assert stream.read() == b"page"
-
-
-@pytest.mark.parametrize("write", [files.write_whole, files.append])
 def test_a_stream_into_a_file_goes_on_where_it_is_and_replaces_nothing(tmp_path, write):
     with (tmp_path / "log").open("wb", buffering=0) as log:
         log.write(b"before, ")

@@ -68,10 +68,6 @@ def test_every_number_of_the_recording_is_unbroken_in_a_terminal_of_any_width(wi
         assert head in table.text_heads or all(row[place] in text for row in table.rows), head
 
 
-def test_the_table_of_phases_has_their_start(recorded):
-    assert cells(recorded, "start") == ["0 s", "0 s", "10.2 s", "13.4 s"]
-
-
 def test_the_table_of_phases_has_host_memory_and_its_growth():
     memory = [GIB] * 8 + [5 * GIB] * 4 + [3 * GIB] * 28 + [0.0]
     run = program(phase("load", (0.5, 2.8)), phase("rest", (3.0, 9.0)), memory=memory)

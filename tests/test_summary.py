@@ -164,13 +164,6 @@ def test_fewer_than_two_medians_have_no_deviation_between_processes_and_none_has
     assert (len(spread.medians), spread.figure is None, math.isnan(spread.within)) == (medians, has_none, has_none)
 
 
-def test_the_figures_of_a_run_without_replicates_are_those_of_its_results():
-    run = replicates((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
-    table = summary.Summary(run)
-    assert not table.replicated
-    assert [spread.row for spread in table.spreads()] == table.rows()
-
-
 def test_the_labels_of_replicates_are_named_once():
     results = [make.result(replicate=index, labels=labels) for index, labels in enumerate([("a",), ("b", "a"), ()])]
     (spread,) = summary.Summary(make.run(*results)).spreads()

@@ -277,15 +277,6 @@ def test_the_vendors_product_is_the_fastest_of_eight_proposals_each_timed_in_tur
     assert (asked, timed) == ([8], [0, 1, 2] * 3)
 
 
-def test_a_library_that_proposes_nothing_gives_its_only_product(monkeypatch):
-    def none(bench, product, most):
-        raise Skip("needs cuBLASLt")
-
-    monkeypatch.setattr(HGEMM, "heuristics", none)
-    monkeypatch.setattr(HGEMM, "vendor", lambda bench, product: f"the product of {product}")
-    assert HGEMM.best_by_vendor(None, "halves") == "the product of halves"
-
-
 def test_up_to_4096_a_sample_follows_a_rest_so_that_no_power_cap_makes_fast_kernels_alike(monkeypatch):
     product = SimpleNamespace(call=lambda: None, notes={})
     monkeypatch.setattr(HGEMM, "best_by_vendor", lambda bench, product_: product)

@@ -13,7 +13,7 @@ from _modules import suite_modules
 from _poison import overwrite
 
 from gpubench import plugins
-from gpubench.api.suite import Case, Stage, Work, WrongAnswer
+from gpubench.api.suite import Case, Work, WrongAnswer
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
@@ -166,18 +166,6 @@ def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
 def test_two_blocks_on_one_compute_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
         ThreeSmDevice(128, places=(0, 1, 1)).chains().check()
-
-
-def test_every_format_has_a_known_peak():
-    formats = {form.dtype for form in (*MMA.MMA.values(), *MMA.MFMA.values(), *WGMMA.FORMATS.values())}
-    limits = {CHAINS.matrix_limit(dtype) for dtype in formats} | {scalar.limit for scalar in SCALAR.FMA.values()}
-    stages = [Stage(print, Work(flops=1), "flops", limit) for limit in limits]
-    assert "tensor.float8" in {stage.limit for stage in stages}
-
-
-@pytest.mark.parametrize(("chains", "shared"), [(1, (1, 1)), (8, (8, 1)), (16, (4, 4)), (32, (4, 8))])
-def test_more_than_eight_chains_are_shared_among_several_warps(chains, shared):
-    assert CHAINS.chains_and_warps(chains, 4) == shared
 
 
 SCALARS = [

@@ -62,14 +62,6 @@ def test_blocks_of_an_arena_never_overlap_and_join_when_they_are_given_back():
     assert arena.missing_bytes(arena.nbytes) == 0  # there is one free range again
 
 
-def test_an_arena_grows_only_by_the_bytes_missing_in_its_last_free_range():
-    arena = CHURN.OffsetArena()
-    arena.grow(4096)
-    assert arena.take(1024) == 0
-    assert arena.missing_bytes(3072) == 0
-    assert arena.missing_bytes(4096) == 1024
-
-
 @pytest.mark.parametrize("allocator", ["malloc", "vmm"])
 def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(monkeypatch, allocator, trace):
     monkeypatch.setattr(CHURN, "GpuSpace", HostSpace)

@@ -40,22 +40,6 @@ def test_slices_are_runs_of_one_process_and_switches_are_between_them() -> None:
     assert slices.overlap == 0
 
 
-def test_slices_of_a_scheduler_with_noise_are_found() -> None:
-    rng, now, lengths = np.random.default_rng(3), 0.0, []
-    kernels: tuple[list[float], list[float]] = ([], [])
-    for turn in range(60):
-        end = now + rng.normal(2e6, 5e4)
-        lengths.append(end - now)
-        while now < end:
-            kernels[turn % 2].append(now)
-            now += 10_000 + rng.uniform(500, 3_000)
-        now += rng.normal(150_000, 5_000)
-    slices = SLICE.time_slices(*(stamps(*map(int, begins)) for begins in kernels))
-    assert len(slices.slices) == 58, "the first and the last one are cut off"
-    assert np.median(slices.slices) == pytest.approx(np.median(lengths) * 1e-9, rel=0.02)
-    assert np.median(slices.switches) == pytest.approx(150e-6, rel=0.05)
-
-
 def test_gaps_are_counted_in_powers_of_two_and_switches_have_their_own_class() -> None:
     slices = SLICE.time_slices(stamps(*row(0, 10)), stamps(*row(1_000_000, 10)))
     histogram = SLICE.gap_histogram(slices)
