@@ -64,15 +64,6 @@ def test_the_environment_variable_names_another_history_or_turns_it_off(call, tm
     assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
 
 
-def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
-    (tmp_path / "gpubench-runs").mkdir()
-    (tmp_path / "gpubench-runs" / "history.sqlite").write_text("no database\n" * 100)
-    status, output, _ = call("run", *QUICKEST)
-    assert status == 0
-    assert "not in the history" in output
-    assert "1 case in " in output
-
-
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
     status, output, _ = call("history")
     assert status == 0

@@ -153,14 +153,6 @@ def test_a_provider_of_the_host_gives_the_operator_on_images(what, layout, by):
     assert computed(images(what, layout, "float32"), by)[1] < 1e-6
 
 
-def test_a_wrong_order_of_places_is_seen():
-    made = images("transpose", "nchw", "float32")
-    (x,) = made.inputs.values()
-    wrong = np.ascontiguousarray(x.transpose(0, 3, 2, 1))
-    with pytest.raises(WrongAnswer, match="relative error"):
-        made.compare((made.rows_of(wrong),))
-
-
 def test_our_kernels_for_images_take_whole_vectors_alone():
     for made in (images("bias", "nhwc", "float32"), images("bias", "nhwc", shape=(1, 12, 8))):
         with pytest.raises(Skip, match=r"layout\.cu takes halves and multiples of 8"):

@@ -194,8 +194,8 @@ def run(names, tier="smoke"):
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return the results of two cases of two ranks, by their names."""
-    return run({"signal", "mapping"})
+    """Return the result of a case of two ranks, by its name."""
+    return run({"signal"})
 
 
 def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock(measured):

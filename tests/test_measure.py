@@ -702,7 +702,6 @@ def test_a_checked_batch_of_a_rotation_uses_every_buffer():
     assert written == [7, 7, 7], "a batch that is checked goes round all buffers"
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.3, 0.5])
-def test_the_interval_covers_the_true_median_with_the_stopping_rule_in_the_loop(rho):
-    """200 cases a correlation here; `bash ci/study.sh coverage_of_intervals` does thousands."""
-    assert covered(rho, 0.01, cases=200) >= 0.93 - 2 * (0.93 * 0.07 / 200) ** 0.5
+def test_the_interval_covers_the_true_median_with_the_stopping_rule_in_the_loop():
+    """With 100 cases here; `bash ci/study.sh coverage_of_intervals` does thousands, of several correlations."""
+    assert covered(0.3, 0.01, cases=100) >= 0.93 - 2 * (0.93 * 0.07 / 100) ** 0.5

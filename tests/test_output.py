@@ -19,9 +19,7 @@ def file(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
-@pytest.mark.parametrize(
-    "arguments", [["show"], ["compare", "--json"], ["list"], ["--version"]], ids=lambda arguments: arguments[0]
-)
+@pytest.mark.parametrize("arguments", [["show"], ["--version"]], ids=lambda arguments: arguments[0])
 def test_a_full_standard_output_is_reported_in_one_line(arguments, file):
     files = {"show": [file], "compare": [file, file]}.get(arguments[0], [])
     with Path("/dev/full").open("w") as full:

