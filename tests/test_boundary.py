@@ -97,7 +97,7 @@ def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kep
     assert remark.words == "any.a was not a finite number (nan): that value is missing"
 
 
-def test_refused_values_are_counted_and_reported_at_the_end():
+def test_refused_values_failures_and_messages_are_counted_and_limited():
     counters = group(GivenSource({"any.a": math.inf, "any.b": "3"}))
     for _ in range(4):
         counters.read(0.0, 0.0)
@@ -109,9 +109,6 @@ def test_refused_values_are_counted_and_reported_at_the_end():
         "any.a: 4 values of the run were refused and are missing",
         "any.b: 4 values of the run were refused and are missing",
     ]
-
-
-def test_only_the_first_hundred_different_failures_are_reported():
     counters = group(GivenSource({}))
     for number in range(300):
         counters.source.reading = Unavailable(f"failure {number}", "")
@@ -119,9 +116,6 @@ def test_only_the_first_hundred_different_failures_are_reported():
     messages = [record.words for record in counters.take()[1:]]
     assert len(messages) == 101
     assert messages[-1] == "further warnings are omitted"
-
-
-def test_an_endless_sequence_of_messages_is_truncated():
     counters = group(GivenSource({}, ["x"] * 100))
     for _ in range(50):
         counters.read(0.0, 0.0)

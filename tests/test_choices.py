@@ -20,17 +20,20 @@ def straight(alpha_s, beta, sizes=SIZES):
     return {size: alpha_s + size / beta for size in sizes}
 
 
-def test_a_time_is_predicted_by_the_points_on_both_sides_without_itself():
+def test_a_point_is_predicted_by_its_neighbours_and_a_hidden_one_costs_what_the_best_way_would_save():
     times = {100.0: 1.0, 200.0: 77.0, 400.0: 4.0}
     assert choices.between(times, 200.0) == pytest.approx(2.0)
     assert choices.between(times, 300.0) == 77.0, "a time that falls with the size counts as equally long"
     assert choices.between(times, 100.0) is None
     assert choices.between(times, 400.0) is None
-
-
-def test_among_equally_fast_ways_the_first_is_chosen():
     assert choices.fastest({"socket": 1.01, "memory": 1.0}) == "socket"
     assert choices.fastest({"socket": 1.03, "memory": 1.0}) == "memory"
+    odd = straight(1e-6, 1e10) | {SIZES[3]: 1.0}
+    (choice,) = (
+        choice for choice in choices.left_out({"odd": odd, "even": straight(2e-6, 1e10)}) if choice.at == SIZES[3]
+    )
+    assert choice.way == "odd"
+    assert choice.loss == pytest.approx(1 / (2e-6 + SIZES[3] / 1e10) - 1)
 
 
 def test_ways_whose_times_are_straight_are_chosen_without_loss_and_a_fixed_way_loses():
@@ -39,15 +42,6 @@ def test_ways_whose_times_are_straight_are_chosen_without_loss_and_a_fixed_way_l
     assert [choice.way for choice in chosen] == ["small"] * 3 + ["large"] * 3
     assert [choice.loss for choice in chosen] == [0.0] * 6
     assert choices.always_the_same(chosen) > 2
-
-
-def test_a_point_that_its_neighbours_hide_costs_what_the_best_way_would_have_saved():
-    odd = straight(1e-6, 1e10) | {SIZES[3]: 1.0}
-    (choice,) = (
-        choice for choice in choices.left_out({"odd": odd, "even": straight(2e-6, 1e10)}) if choice.at == SIZES[3]
-    )
-    assert choice.way == "odd"
-    assert choice.loss == pytest.approx(1 / (2e-6 + SIZES[3] / 1e10) - 1)
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:2], SIZES[:1], ()])

@@ -232,15 +232,12 @@ def child():
         process.stdin.close()
 
 
-def test_only_the_runner_and_its_descendants_are_not_foreign(child):
+def test_processes_of_the_runner_are_not_foreign_and_unseen_ones_have_no_program(child):
     assert OTHERS.Strangers(runner=os.getpid()).among((os.getpid(), child)) == ()
     assert OTHERS.Strangers(runner=PARENT).among((PARENT, os.getpid(), child)) == ()
     runner = OTHERS.Strangers(runner=child)
     assert runner.among((os.getpid(), PARENT)) == (PARENT,)
     assert runner.are_seen((os.getpid(), PARENT))
-
-
-def test_process_ids_of_the_hosts_namespace_are_counted_and_attributed_to_no_program(child):
     strangers = OTHERS.Strangers(runner=os.getppid())
     assert strangers.among((BEYOND, BEYOND + 1)) == (BEYOND, BEYOND + 1)
     assert not strangers.are_seen((BEYOND, BEYOND + 1))

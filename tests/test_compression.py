@@ -282,12 +282,9 @@ def test_bitcomps_decompression_waits_for_the_device_and_is_never_gated(suite, g
     assert waits == {"compress": False, "decompress": True}
 
 
-def test_too_little_memory_is_a_skip(suite, gpu):
+def test_too_little_memory_and_another_vendor_are_skips(suite, gpu):
     with pytest.raises(Skip, match=r"needs .* MiB of memory"):
         build(suite, dataclasses.replace(gpu, free=2**20), "lz4")
-
-
-def test_a_gpu_of_another_vendor_is_skipped(suite, gpu):
     another_vendor = dataclasses.replace(gpu, traits=dataclasses.replace(gpu.traits, kernels="none"))
     with pytest.raises(Skip, match="GPU codecs need nvCOMP"):
         build(suite, another_vendor, "lz4")

@@ -82,9 +82,11 @@ def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to()
     assert crossover.fitted == pytest.approx(264_000, rel=1e-3)
 
 
-def test_only_paths_that_differ_in_one_axis_are_compared():
+def test_paths_that_differ_in_two_axes_do_not_cross_and_few_points_have_no_model():
     (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")), Transfers)
     assert transfer.crossovers == ()
+    assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
+    assert derived(copies(view=LADDER), Staircase) == []
 
 
 def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
@@ -109,11 +111,6 @@ def test_a_series_of_times_without_a_rate_is_a_path_too():
     (transfer,) = derived(copies(*results), Transfers)
     assert transfer.paths[0].unit == "B/s"
     assert transfer.paths[0].model.pieces[0].beta == pytest.approx(1e9)
-
-
-def test_a_view_with_too_few_points_has_no_model():
-    assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
-    assert derived(copies(view=LADDER), Staircase) == []
 
 
 def test_replicates_are_joined_into_one_line():

@@ -68,12 +68,9 @@ def test_another_board_of_one_model_and_another_patch_of_the_driver_have_the_sam
     assert fingerprint_of() == fingerprint_of(another, versions)
 
 
-def test_without_a_driver_version_the_version_of_the_runtime_is_used():
+def test_without_a_driver_version_the_runtimes_is_used_and_the_host_has_none():
     assert dict(fingerprint_of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
     assert "driver" not in dict(fingerprint_of(versions=()).pairs)
-
-
-def test_the_host_has_no_driver_even_beside_a_gpu():
     host = make.device("host", "a processor", units=8)
     assert fingerprint_of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
 

@@ -118,13 +118,10 @@ def test_every_line_for_prometheus_follows_its_grammar_and_every_metric_is_decla
     assert len(series) == len(set(series)), "a series stands twice"
 
 
-def test_labels_for_prometheus_are_escaped():
+def test_labels_for_prometheus_are_escaped_and_an_imported_run_has_no_start():
     written = render("prom", make.run(make.result(of=make.case(name='a"b\\c'))))
     assert 'case="bandwidth/a\\"b\\\\c"' in written
     assert all(SAMPLE.fullmatch(line) for line in written.splitlines() if not line.startswith("#"))
-
-
-def test_prometheus_gets_no_start_for_an_imported_run_without_one():
     assert "started" not in render("prom", make.run(make.result(), started=""))
 
 

@@ -31,12 +31,9 @@ def loads_of(*loads):
     return GROUPED.ExpertLoads(np.array(loads))
 
 
-def test_the_loads_follow_zipfs_law():
+def test_the_loads_follow_zipfs_law_and_a_seed_chooses_the_popular_experts():
     loads = GROUPED.zipf_loads(10**6, 16, 1)
     np.testing.assert_allclose(loads[0] / loads, np.arange(1, 17), rtol=1e-3)
-
-
-def test_a_seed_chooses_which_experts_are_popular():
     loads = GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1)
     assert sorted(loads.loads, reverse=True) == GROUPED.zipf_loads(8192, 64, 1).tolist()
     assert loads.loads.tolist() != sorted(loads.loads, reverse=True)

@@ -143,14 +143,11 @@ def test_no_gpu_is_asked_for_where_only_tests_that_did_not_run_have_no_device():
     assert not foreign.gpu_is_unstated(source)
 
 
-def test_wrong_values_make_a_collective_fail(tmp_path):
+def test_wrong_values_fail_a_collective_and_ranks_that_share_a_device_count_one_by_one(tmp_path):
     text = (IMPORTS / "rccl-tests.txt").read_text().replace("367.51      0", "367.51     50")
     (tmp_path / "wrong.txt").write_text(text)
     failed = [result for result in foreign.read(tmp_path / "wrong.txt").content.results if result.status == "failed"]
     assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
-
-
-def test_ranks_that_share_a_device_are_counted_one_by_one(tmp_path):
     text = (IMPORTS / "rccl-tests.txt").read_text().replace("device  5", "device  4")
     (tmp_path / "shared.txt").write_text(text)
     result = foreign.read(tmp_path / "shared.txt").content.results[0]
@@ -162,30 +159,24 @@ def test_two_files_that_do_not_name_their_measurement_are_not_merged():
         foreign.run([read("nccl-tests-old.txt"), read("nccl-tests-old.txt")], [])
 
 
-def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
+def test_files_of_several_tools_are_one_run_and_a_case_again_is_its_next_replicate():
     run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
     copies = [result for result in run.results if result.case.name == "Copy"]
     assert [result.replicate for result in copies] == [0, 1, 2]
     (spread,) = (spread for spread in Summary(run).spreads() if spread.case.name == "Copy")
     assert len(spread.medians) == 3
-
-
-def test_files_of_several_tools_are_one_run_with_a_suite_each():
     run = foreign.run([read("rccl-tests.txt"), read("gpu-cache.txt"), read("gpu-latency.txt")], [])
     assert run.manifest.settings.suites == ("nccl-tests", "gpu-benches")
     (view,) = (view for suite in run.manifest.suites for view in suite.views if view.title == "gpu-cache")
     assert view.cases == ("gpu-cache",)
+    run = foreign.run([read("nvbandwidth-v0.5.json"), read("nvbandwidth-v0.8.txt")], [])
+    assert [device.name for device in run.manifest.facts.devices] == ["NVIDIA GeForce RTX 3050 Laptop GPU"]
 
 
 def test_files_of_two_machines_are_not_joined(tmp_path):
     (tmp_path / "other.txt").write_text((IMPORTS / "nvbandwidth-v0.8.txt").read_text().replace("RTX 3050", "RTX 4090"))
     with pytest.raises(FileError, match="cuda:0 is another device"):
         foreign.run([read("nvbandwidth-v0.8.txt"), foreign.read(tmp_path / "other.txt")], [])
-
-
-def test_a_device_that_one_file_names_and_another_does_not_is_one():
-    run = foreign.run([read("nvbandwidth-v0.5.json"), read("nvbandwidth-v0.8.txt")], [])
-    assert [device.name for device in run.manifest.facts.devices] == ["NVIDIA GeForce RTX 3050 Laptop GPU"]
 
 
 DAMAGED = (
@@ -254,15 +245,15 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         foreign.read(tmp_path / "x")
 
 
-def test_a_run_file_of_our_own_is_no_output_of_another_tool(tmp_path):
+def test_files_of_other_kinds_and_the_wrong_tool_are_refused(tmp_path):
     (tmp_path / "run.jsonl").write_bytes(store.encode_run(foreign.run([read("gpu-cache.txt")], [])))
     with pytest.raises(FileError, match="no output of a known tool"):
         foreign.read(tmp_path / "run.jsonl")
-
-
-def test_the_wrong_tool_is_refused():
     with pytest.raises(FileError, match="this is not an output of mixbench"):
         foreign.read(IMPORTS / "gpu-cache.txt", "mixbench")
+    (tmp_path / "x").write_text('{"meta": {}, "nvbench": 1, "benchmarks": ' + "[" * 100_000)
+    with pytest.raises(FileError):
+        foreign.read(tmp_path / "x")
 
 
 def test_undecodable_bytes_and_terminal_colours_are_tolerated(tmp_path):
@@ -375,12 +366,6 @@ def test_every_importer_describes_its_input_in_a_sentence(tool):
     summary = plugins.load("importers", tool).summary
     assert summary
     assert "\n" not in summary
-
-
-def test_deeply_nested_json_is_refused(tmp_path):
-    (tmp_path / "x").write_text('{"meta": {}, "nvbench": 1, "benchmarks": ' + "[" * 100_000)
-    with pytest.raises(FileError):
-        foreign.read(tmp_path / "x")
 
 
 def test_valid_json_of_another_form_is_refused(tmp_path):

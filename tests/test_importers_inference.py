@@ -80,11 +80,13 @@ def test_runs_of_one_case_in_one_file_are_replicates_and_failed_requests_are_a_l
     assert run.results[0].case.id.startswith("vllm/open[model=Llama-3.1-8B-Instruct,input=1024,output=256")
 
 
-def test_one_request_at_a_time_moves_all_weights_for_every_token(tmp_path):
+def test_one_request_at_a_time_and_an_infinite_rate_are_counted(tmp_path):
     output, duration = 1 + 1000, 1000 * 4e-3 + 50e-3
     load = _served.ServingLoad(duration, 1, 100, output, 1000 * 4e-3, is_open=False)
     work, _ = load.work(_served.ServedModel("llama-3-8b"))
     assert work.moved == 1000 * (HALVES + (100 + output / 2) * KV)
+    assert _served.request_rate({"request_rate": math.inf}) == math.inf
+    assert all("rate=" not in result.case.id for result in results("sglang.jsonl"))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 1.0, 3.0])
@@ -339,8 +341,3 @@ def test_a_damaged_output_of_a_client_is_refused_in_one_line_that_names_the_file
 def test_a_run_of_aiperf_without_an_answer_is_a_failed_case(tmp_path):
     (result,) = changed(tmp_path, "aiperf.json", request_count={"unit": "requests", "avg": 0})
     assert (result.status, result.case.id) == ("failed", "aiperf/open[model=Qwen2.5-7B-Instruct]")
-
-
-def test_an_infinite_rate_of_requests_is_read_as_unlimited():
-    assert _served.request_rate({"request_rate": math.inf}) == math.inf
-    assert all("rate=" not in result.case.id for result in results("sglang.jsonl"))

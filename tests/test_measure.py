@@ -291,13 +291,10 @@ def lasting(seconds: float, effort: Effort):
     return sum(series.values) * series.calls, series
 
 
-def test_a_point_of_a_dense_curve_ends_with_its_interval_and_does_not_wait_for_counters():
+def test_a_point_of_a_dense_curve_ends_with_its_interval_and_costs_a_quarter_if_it_is_noisy():
     spent, series = lasting(0.001, POINT)
     assert spent < lasting(0.001, TIER)[0] / 3
     assert (len(series.values), series.stop) == (POLICIES["quick"].least, "interval")
-
-
-def test_a_noisy_point_of_a_dense_curve_costs_a_quarter_of_a_case():
     device = clockwork()
     noisy = dataclasses.replace(stage(device, seconds=0.001, noise=0.2), effort=POINT)
     series = measured(device, Task.of(noisy, check=passing), POLICIES["quick"])["hot"]

@@ -90,7 +90,7 @@ def test_medians_that_have_no_logarithm_have_no_floor(odd):
     assert len(noise.undecided(run)) == 1
 
 
-def test_each_device_has_its_own_floor():
+def test_each_device_has_a_floor_and_a_noise_of_half_has_no_percentage():
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
     results = [
         make.result(make.timing(1.0 + factor * index), devices=(device,), replicate=index)
@@ -99,9 +99,6 @@ def test_each_device_has_its_own_floor():
     ]
     floors = noise.floors(make.run(*results, facts=both))
     assert [(floor.devices, floor.between > 0) for floor in floors] == [(("cuda:0",), False), (("cuda:1",), True)]
-
-
-def test_a_case_in_which_half_as_much_again_is_not_detectable_has_no_percentage():
     floor = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
     assert floor.threshold > 30
     assert floor.detectable == "none below 50 %: this machine is too noisy to judge"

@@ -52,7 +52,7 @@ def test_every_publication_names_its_readers():
     assert all(plugins.load("publications", form).summary for form in forms)
 
 
-def test_junit_has_a_test_per_case_and_counts_the_failures():
+def test_junit_has_a_test_for_each_case_and_an_error_for_a_pattern_without_one():
     judged = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
     root = ET.fromstring(render("junit", judged))
     assert root.attrib == {"name": "gpubench gate", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
@@ -60,9 +60,6 @@ def test_junit_has_a_test_per_case_and_counts_the_failures():
     assert failed.get("name") == "bandwidth/slow[size=1MiB] on cuda:0"
     assert failed.find("failure").get("message").startswith("slower: +10.0 % (")
     assert "2.0 %" in failed.find("system-out").text
-
-
-def test_junit_names_required_patterns_that_match_no_case():
     root = ET.fromstring(render("junit", Judgement((), unmet=("gemm/*",))))
     assert root.find(".//testcase/error").get("type") == "missing"
     assert root.get("errors") == "1"
@@ -174,16 +171,13 @@ def test_cases_that_could_not_be_judged_are_warnings():
     assert "+2.0 %25 (" in lines[1]
 
 
-def test_json_is_one_document_with_every_number():
+def test_json_is_one_document_with_every_number_and_null_where_there_is_none():
     document = json.loads(render("json", judgement(slow=1.1)))
     (finding,) = document["findings"]
     assert finding["verdict"] == "slower"
     assert finding["change_low"] < finding["change"] < finding["change_high"]
     assert finding["change"] == pytest.approx(0.1)
     assert (finding["baseline"]["processes"], document["counts"]) == (5, {"slower": 1})
-
-
-def test_json_has_null_where_there_is_no_number():
     judged = judgement(slow=1.1)
     alone = settled(plugins.load("gates", "regression").judge(Evidence([]), Evidence([]), Policy(required=("x",))))
     assert json.loads(render("json", alone))["unmet"] == ["x"]

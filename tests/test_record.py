@@ -245,16 +245,10 @@ def variadic(schema):
     return schema.get("type") == "list" or "variadic_item_index" in schema
 
 
-def test_samples_whose_columns_differ_in_length_are_refused():
+def test_columns_of_other_lengths_bytes_that_are_no_text_and_newer_schemas_are_refused():
     line = changed(make.samples([1.0, 2.0], power=[300.5, None]), "[1.0,2.0]", "[1.0,2.0,3.0]")
     assert refusal(line) == "column 'nvml.power' has 2 values at 3 times"
-
-
-def test_bytes_that_are_no_text_are_refused():
     assert refusal(record.encode(make.result()).replace(b"triad", b"tri\xffd")) == "not UTF-8 text"
-
-
-def test_a_manifest_of_a_newer_schema_is_refused_with_the_need_for_a_newer_gpubench():
     line = changed(make.manifest(), "gpubench.run/1", "gpubench.run/2", '"started"', '"invented":true,"started"')
     assert refusal(line) == "schema gpubench.run/2: a newer gpubench is needed (this one reads gpubench.run/1)"
 

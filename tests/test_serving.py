@@ -42,30 +42,21 @@ def served(arrivals, prompt=10, output=3, times=TIMES):
     return serving.simulate(times, np.array(arrivals, dtype=float), prompt, output)
 
 
-def test_a_query_alone_takes_its_prefill_and_a_step_for_each_further_token():
+def test_queries_take_the_times_of_their_prefills_and_steps_and_wait_for_a_slot():
     queries = served([5.0])
     steps = 2 * 0.010 + 1e-5 * (11 + 12)
     np.testing.assert_allclose([queries.first[0], queries.last[0]], [5.01, 5.01 + steps])
     np.testing.assert_allclose([queries.first_token_s[0], queries.token_s[0]], [0.01, steps / 2])
-
-
-def test_a_query_of_one_token_ends_with_its_prefill():
     queries = served([0.0, 0.5], output=1)
     assert queries.last.tolist() == queries.first.tolist()
     assert queries.token_s.tolist() == [0, 0]
-
-
-def test_a_query_that_arrives_during_a_step_is_prefilled_after_it_and_slows_the_others_down():
-    """The first one's second token is computed when the second query arrives; its third has both in the batch."""
+    # The first one's second token is computed when the second query arrives; its third has both in the batch.
     queries = served([0.0, 0.012])
     after_step = 0.01 + 0.010 + 1e-5 * 11
     first = after_step + 0.01
     together = first + 0.012 + 1e-5 * (12 + 11)
     np.testing.assert_allclose(queries.first, [0.01, first])
     np.testing.assert_allclose(queries.last, [together, together + 0.010 + 1e-5 * 12])
-
-
-def test_queries_beyond_the_number_of_slots_wait_for_a_free_one():
     queries = served([0.0] * 5)
     assert queries.first[4] == pytest.approx(queries.last[0] + 0.01)
     assert queries.last[:4].max() < queries.first[4]

@@ -158,12 +158,9 @@ def test_cycles_are_per_instruction_of_a_warp_and_operations_per_compute_unit():
     chains.check()
 
 
-def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
+def test_chains_that_do_not_grow_or_share_a_compute_unit_are_wrong_answers():
     with pytest.raises(Exception, match=r"twice as many steps take 1\.000 times as long"):
         ThreeSmDevice(128, power=0.0).chains().check()
-
-
-def test_two_blocks_on_one_compute_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
         ThreeSmDevice(128, places=(0, 1, 1)).chains().check()
 

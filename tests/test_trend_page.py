@@ -156,14 +156,11 @@ def test_runs_of_one_day_are_distinguished_by_the_hour():
     assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text
 
 
-def test_a_long_trend_is_a_line_with_marks_alone_and_stays_small():
+def test_a_long_trend_is_small_and_only_its_last_runs_have_changes():
     values = [4e12 * (1 + 0.001 * (index % 7)) for index in range(300)] + [3e12] * 100
     page = page_of(trend_of(values))
     assert Tags(page).count("circle") == 1
     assert len(page) < 120_000
-
-
-def test_in_a_trend_of_more_runs_than_are_judged_only_the_last_have_changes():
     values = [1.0] * 100 + [2.0] * trend.MOST_JUDGED
     assert trend_of(values).changes == ()
     assert trend_of(values[50:]).changes == ()

@@ -44,13 +44,10 @@ def bench() -> Bench:
 # figures
 
 
-def test_equal_shares_are_fair_and_a_single_winner_is_not() -> None:
+def test_rates_are_relative_to_those_alone_and_equal_shares_are_fair():
     assert NEIGHBOUR.jain((0.5, 0.5)) == pytest.approx(1)
     assert NEIGHBOUR.jain((1.0, 0.0)) == pytest.approx(0.5)
     assert NEIGHBOUR.jain((0.9, 0.3)) == pytest.approx(1.44 / 1.8)
-
-
-def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharing_pays() -> None:
     observed = NEIGHBOUR.SharedWindow(1000.0, 50.0, 800.0, 20.0, 1e-3).observed()
     assert {name: observation.value for name, observation in observed.items()} == pytest.approx(
         {"relative": 0.8, "aggressor": 0.4, "sum": 1.2, "jain": 1.44 / 1.6, "alone": 1e-3}
