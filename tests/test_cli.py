@@ -321,14 +321,6 @@ def test_a_warning_names_data_that_no_case_reads(tmp_path, suite, ignored):
     assert ignored == ("--data is ignored: none of these cases reads it" in done.stdout)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a run\n", b'{"kind":"result"}\n', b"\x1f\x8b garbage"])
-def test_a_file_that_is_no_run_is_refused_in_one_line_with_status_5(tmp_path, content):
-    (tmp_path / "x.jsonl").write_bytes(content)
-    done = gpubench("show", "x.jsonl", cwd=tmp_path)
-    assert done.returncode == 5
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_a_failed_case_makes_the_status_3_and_loses_no_other_result(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(PLUGIN)
     run = ("run", "faults", "--tier", "smoke", "--filter", "crash", "--filter", "good", "--filter", "unable")

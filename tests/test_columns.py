@@ -7,7 +7,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import _make as make
-import pytest
 
 from gpubench.judging import comparison
 from gpubench.judging.evidence import Reading
@@ -123,11 +122,3 @@ def test_markdown_has_the_same_columns():
         in written
     )
     assert "| `read[size=1GiB]` | **4000 GB/s** | **3636 GB/s** (-9.1 %) |" in written
-
-
-@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", '"><img src=x>', "a|b\n# c", "{{ 7 * 7 }}"])
-def test_names_of_a_run_come_out_inert(text):
-    hostile = run(1e-3, facts=make.facts(make.device(name=text)))
-    written = page(hostile, run(1e-3))
-    assert not re.search(r"<img|<script>alert|49", re.sub(r"<(style|script)>.*?</\1>", "", written, flags=re.DOTALL))
-    assert "\n# c" not in rendering.report("md").compare(side_by_side(hostile, run(1e-3)))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import _make as make
 import pytest
-from markdown_it import MarkdownIt
 
 from gpubench import plugins
 from gpubench.analysis import frame
@@ -176,14 +175,6 @@ def test_a_short_comment_lists_every_case_with_the_worst_of_each_suite_first():
     rows = re.findall(r"^\| `(\w+)", render("md", run), re.MULTILINE)
     cases = [row for row in rows if row in ("bad", "triad")]
     assert cases[-4:] == ["bad", "triad", "triad", "triad"]
-
-
-def test_names_in_markdown_mention_no_user_and_become_no_links():
-    text = "@maintainer see https://evil.example and www.evil.example"
-    written = render("md", make.run(make.result(status="failed", reason=text)))
-    html = MarkdownIt("commonmark").enable("table").render(written)
-    assert "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>" in html
-    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", html))
 
 
 def test_a_single_value_is_shown_without_interval_and_noise():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -23,8 +22,6 @@ from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict
-
-HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::%0A\ud7ff&amp;\x00"
 
 
 def judgement(**centres):
@@ -113,20 +110,6 @@ def is_inert_comment(written):
 
 
 INERT = {"annotations": is_inert_annotation, "json": is_inert_json, "junit": is_inert_xml, "markdown": is_inert_comment}
-
-
-def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():
-    judged = judgement(**{HOSTILE: 1.1})
-    text = render("markdown", judged)
-    (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
-    assert len(re.findall(r"(?<!\\)\|", row)) == 9
-    rendered_html = MarkdownIt("commonmark").enable("table").render(text)
-    assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", rendered_html)))
-    assert "@team" not in re.sub("<code>.*?</code>", "", rendered_html)
-    assert "<a" not in rendered_html
-    assert "<script>" in ET.fromstring(render("junit", judged)).find(".//testcase").get("name")
-    (line,) = render("annotations", judged).splitlines()
-    assert "%250A" in line
 
 
 def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import _make as make
 import pytest
-from markdown_it import MarkdownIt
 
 from gpubench import model
 from gpubench.model import Case, Device, Result, Run, Samples, Series, SuiteInfo, View, Work
@@ -22,35 +21,6 @@ from gpubench.tools import rendering
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("html", "md", "csv", "json")
 KINDS = ("curve", "bars", "matrix", "pareto", "staircase", "transfer")
-ALLOWED = {
-    *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "span", "p"),
-    *("h1", "h2", "h3", "b", "i", "strong", "time", "ul", "li", "dl", "dt", "dd", "details", "summary", "wbr"),
-    *("table", "caption", "colgroup", "col", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"),
-    *("a", "nav"),
-    *("svg", "g", "line", "text", "circle", "rect", "polyline", "path", "script", "noscript", "code"),
-}
-INJECTIONS = (
-    "<script>alert(1)</script>",
-    "</style><script>alert(1)</script>",
-    "</title><script>alert(1)</script>",
-    "</svg><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "<svg onload=alert(1)>",
-    "\"><iframe src='data:text/html,x'>",
-    "' onmouseover='alert(1)",
-    '" onfocus="alert(1)" autofocus="',
-    "<a href=javascript:alert(1)>x</a>",
-    "[x](javascript:alert(1))",
-    "![x](https://evil.example/x.png)",
-    "`<b onclick=alert(1)>`",
-    "``` x | <u>y</u> ``",
-    "a|b\n|c|<script>1</script>|\n\n# heading",
-    "{{ 7 * 7 }}{% for x in y %}",
-    '=HYPERLINK("https://evil.example","x")',
-    "+1+cmd|' /C calc'!A0",
-    "\x1b]0;owned\x07\x1b[31m@SUM(1)\u202e",
-    "-2+3\\|<style>*{display:none}</style><!-- x",
-)
 GPU = Device(
     "cuda:0", "cuda", "Example GPU", "sm_00", memory_bytes=16 * 2**30, units=8, details=(("power limit", "300 W"),)
 )
@@ -277,21 +247,6 @@ def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     assert re.search(r"best \S+ GB/s at target 0, source 0", page.text)
 
 
-def test_a_pareto_view_joins_the_cases_that_no_other_dominates():
-    cases = [("fast", 1.5, 1e-3), ("small", 4.0, 5e-3), ("worse", 1.4, 6e-3)]
-    run = run_of(
-        *(
-            result("zip", "trip", (("codec", name),), [timed(seconds), value("ratio", ratio)])
-            for name, ratio, seconds in cases
-        ),
-        views=[View("pareto", "Ratio against rate", ("trip",), x="ratio", y="")],
-    )
-    page = render("html", run)
-    places = re.search(r'<polyline points="([^"]+)" class="frontier"', page)
-    assert len(places[1].split()) == 2
-    assert "Pareto frontier: fast, small" in page
-
-
 def test_replicates_of_a_case_are_one_point_at_the_median_of_their_medians():
     results = [
         dataclasses.replace(result("s", "c", (("n", n),), [value("rate", median)]), replicate=replicate)
@@ -332,64 +287,6 @@ def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
         for log in (False, True)
     ]
     assert "s/c" in render("html", run_of(*results, views=views))
-
-
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_html(text):
-    page = page_of(with_text(small_run(), text))
-    assert {tag for tag, _ in page.found} <= ALLOWED
-    assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
-    assert {attrs["href"][0] for _, attrs in page.found if "href" in attrs} == {"#"}, "links lead within the page alone"
-    assert page.count("style") == 1
-    scripts = [attrs for tag, attrs in page.found if tag == "script"]
-    assert scripts in ([{}], [{"type": "text/plain", "id": "zoom"}, {}])
-    assert not text.isprintable() or any(text in shown_text for shown_text in page.words)
-
-
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_markdown(text):
-    written = render("md", with_text(small_run(), text))
-    page = Tags(MarkdownIt("commonmark").enable("table").render(written))
-    allowed = {"h1", "h2", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "blockquote"}
-    assert {tag for tag, _ in page.found} <= allowed
-    for table in re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1
-
-
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_csv(text):
-    lines = list(csv.reader(io.StringIO(render("csv", with_text(small_run(), text)))))
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 1 + 5  # two series of the first case, and a line for each of the three others
-    assert not [
-        cell for line in lines for cell in line if cell.startswith(("=", "+", "@")) or re.match(r"-\D|-\d.*\D", cell)
-    ]
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_no_control_character_of_a_run_reaches_a_report(kind, text):
-    written = render(kind, with_text(small_run(), f"a\x00\x1b[31mb\x9b1m\u2066\ud800{text}"))
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", written)
-    assert "31m" not in written
-
-
-def with_text(value, text):
-    """Return the value with every free text in it replaced; texts from a fixed set stay."""
-    if isinstance(value, str):
-        return value if value in FIXED else text
-    if isinstance(value, tuple):
-        return tuple(with_text(item, text) for item in value)
-    if dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: with_text(getattr(value, name), text) for name in fields})
-    return value
-
-
-FIXED = {  # texts with a fixed set of values: status, direction, quantity, kind, tier
-    *("ok", "skipped", "failed", "invalid", "more", "less", "value", "moved", "gauge", "cumulative"),
-    *("bars", "curve", "smoke", "quick", "full", ""),
-}
 
 
 def test_the_page_contains_its_style_and_script_and_refers_to_nothing_else():
@@ -599,14 +496,6 @@ def test_a_case_whose_series_are_rows_is_a_matrix_of_their_values():
     page = page_of(run_of(result("latency", "slices", (), [timed(1e-3), *rows]), views=[view]))
     assert "8 × 64 values, 200.0 cycles to 333.0 cycles" in page.text
     assert {"line →", "unit ↓", "7"} <= set(page.words)
-
-
-def test_a_long_run_renders():
-    results = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
-    page = page_of(run_of(*results, views=[View("bars", "All", ("case0",))]))
-    assert page.count("details") == 400 + 2 + 1, (
-        "each case that opens, the groups of cases and of notes, and the environment"
-    )
 
 
 def test_json_holds_finite_numbers_only():
