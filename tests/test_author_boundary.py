@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _command import gpubench
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.authoring.axes import axis_values
@@ -45,8 +45,6 @@ WORDS = {
     "own_times": "the case yields at least 600000 values; a record holds at most 500000",
     "effort": "Stage.effort is int 30, not an Effort: TIER, POINT or Effort.sustained(seconds)",
 }
-# other tests may run at the same time
-QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANYTHING = st.one_of(
     *(
         st.none(),
@@ -113,7 +111,6 @@ def test_numbers_of_numpy_and_notes_that_are_numbers_are_accepted(mistakes):
     }
 
 
-@QUICKLY
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(Stage.__slots__, ANYTHING)))
 def test_a_stage_of_any_values_is_valid_or_refused(fields):
     try:
@@ -125,7 +122,6 @@ def test_a_stage_of_any_values_is_valid_or_refused(fields):
     assert made.limit in ("", *LIMITS)
 
 
-@QUICKLY
 @given(ANYTHING)
 def test_an_observation_of_any_value_is_valid_or_refused(value):
     for make in (
@@ -143,7 +139,6 @@ def test_an_observation_of_any_value_is_valid_or_refused(value):
         assert all(type(number) is float for number in values)
 
 
-@QUICKLY
 @given(st.fixed_dictionaries({"stages": ANYTHING}, optional=dict.fromkeys(("notes", "labels", "check"), ANYTHING)))
 def test_a_task_of_any_values_is_valid_or_refused(fields):
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _command import in_process
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.base.errors import Unavailable
@@ -22,8 +22,6 @@ from gpubench.plugins.collector import Condition
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 DEVICE = Device("host", "host", "a processor", "x86-64")
-# other tests may run at the same time
-QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANYTHING = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),
@@ -67,7 +65,6 @@ def records(taken):
     return [record.decode(record.encode(item)) for item in taken]
 
 
-@QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
 def test_any_value_that_a_source_returns_can_be_written_to_a_run_file(reading, messages):
     counters = group(GivenSource(reading, messages))
@@ -149,7 +146,6 @@ def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
     assert remark.words.startswith("any.a was not a bit mask (")
 
 
-@QUICKLY
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
 def test_a_collector_with_malformed_counters_is_not_read(declared):
     try:
@@ -175,7 +171,6 @@ def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, me
         boundary.counters([counter])
 
 
-@QUICKLY
 @given(value=ANYTHING)
 def test_settings_and_messages_become_short_single_lines(value):
     for ask in (boundary.pairs, boundary.texts):

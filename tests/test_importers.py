@@ -292,7 +292,7 @@ def test_an_output_that_is_truncated_anywhere_is_refused_or_read_up_to_there(nam
 PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n", "{", "|", "\t", "²", '"')
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     name=st.sampled_from(FILES),
     edits=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES)), min_size=1, max_size=8),

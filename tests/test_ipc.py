@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from _earlier import check_in_turn, expect_found, with_earlier_answers
 from _modules import room_module, suite_module
-from _sinks import ResultSink
 from _thread_ranks import together
 
 from gpubench import plugins
@@ -20,9 +19,7 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
-from gpubench.measuring.runner import Runner
-from gpubench.measuring.sampler import SamplingProcess
-from gpubench.model import Case, Facts, Settings
+from gpubench.model import Case, Settings
 
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
@@ -180,28 +177,6 @@ def test_a_barrier_of_one_rank_does_not_wait(flags):
 
 def test_reading_the_clock_takes_nanoseconds(flags):
     assert 0 < flags.look_seconds() < 1e-5
-
-
-def run(names, tier="smoke"):
-    """Return the results of the suite's cases on the host, in real processes."""
-    facts = Facts(tuple(plugins.load("backends", "host").devices()))
-    plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
-    results = ResultSink()
-    with Runner(plan, SamplingProcess((), 0.0), results, 60.0) as runner:
-        runner.run([job for job in plan.jobs if job.case.name in names], 0.0, lambda event: None)
-    return {result.case.name: result for result in results}
-
-
-@pytest.fixture(scope="module")
-def measured():
-    """Return the result of a case of two ranks, by its name."""
-    return run({"signal"})
-
-
-def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock(measured):
-    result = measured["signal"]
-    assert result.status == "ok", result.reason
-    assert {series.rank for series in result.series if series.label == "self"} == {0, 1}
 
 
 def test_a_pattern_differs_at_every_word_and_with_the_seed():

@@ -9,7 +9,7 @@ from pathlib import Path
 import _make as make
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import model
@@ -74,7 +74,6 @@ all_results = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 @example(make.result(make.timing(1e-100, -1e100, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
@@ -100,7 +99,6 @@ def test_every_sample_and_missing_value_survives_its_line(rows):
         ),
     ).map(lambda document: json.dumps(document).encode())
 )
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_other_bytes_are_refused_with_a_message_of_one_line(data):
     with pytest.raises(record.Malformed) as refused:
         record.decode(data)
@@ -291,7 +289,6 @@ def test_the_schema_distinguishes_the_kinds_and_allows_no_other_fields():
         assert definition["additionalProperties"] is False
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 def test_the_fast_path_reads_a_line_of_gpubench_with_the_same_result(result):
     line = record.encode(result)
