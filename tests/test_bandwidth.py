@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _bandwidth import A100, H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids, sibling
+from _bandwidth import H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids, sibling
 from _modules import room_module
 from _poison import overwrite
 
@@ -106,15 +106,6 @@ def test_quick_on_an_h200_measures_every_topic() -> None:
     names = {case.split("[")[0] for case in ids(H200, "quick")}
     assert names == {f"bandwidth/{name}" for name in SUITE.definitions}
     assert len(ids(H200, "quick")) < 110
-
-
-def test_the_third_engine_is_the_newest_of_the_architecture() -> None:
-    def engines(device: Any) -> set[str]:
-        return {case.split("engine=")[1].split(",")[0] for case in ids(device, "quick") if "/device_copy[" in case}
-
-    assert engines(H200) == {"load-store", "memcpy", "bulk-copy"}
-    assert engines(A100) == {"load-store", "memcpy", "async-copy"}
-    assert engines(dataclasses.replace(A100, arch="gfx942")) == {"load-store", "memcpy"}
 
 
 @pytest.mark.parametrize("case", ["device_copy", "device_copy_on", "beside_gemm", "beside_gemm_on"])

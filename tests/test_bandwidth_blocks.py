@@ -7,7 +7,7 @@ from typing import Any
 import _grid
 import numpy as np
 import pytest
-from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build, build_on, ids, sibling
+from _bandwidth import H200, SUITE, assert_checked, build, ids, sibling
 from _grid_device import bench
 from _modules import suite_module
 
@@ -80,11 +80,6 @@ def test_the_addresses_of_shuffled_blocks_are_a_permutation_and_pair_with_the_pa
 def test_zero_blocks_and_odd_block_sizes_are_refused_with_a_message(block_bytes: int, count: int) -> None:
     with pytest.raises(SuiteError, match=f"{count} blocks of {block_bytes} bytes: needs one or more, and blocks of 16"):
         build("blocks", **(POINT | {"way": "loop", "direction": "gather", "block_bytes": block_bytes, "count": count}))
-
-
-def test_blocks_beyond_the_memory_are_a_skip() -> None:
-    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
-        build_on(PlainGpu(), "blocks", **(POINT | {"way": "loop", "direction": "h2d", "block_bytes": 2**39}))
 
 
 def test_the_driver_of_nvidia_is_not_called_on_another_vendors_gpu() -> None:

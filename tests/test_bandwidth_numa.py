@@ -122,11 +122,6 @@ def test_a_node_that_the_machine_does_not_have_cannot_be_bound_to() -> None:
         NUMA.bind(memory.pages.ctypes.data, PAGE, 1000)
 
 
-def test_sizes_beyond_the_memory_are_a_skip() -> None:
-    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
-        build_on(PlainGpu(), "host_link", device="cuda:0", node=0, direction="both", size_bytes=2**39)
-
-
 @pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_words_and_pages_are_checked_and_the_pages_are_unlocked_at_the_end(direction: str) -> None:

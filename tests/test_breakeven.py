@@ -30,14 +30,6 @@ rates = st.floats(1e6, 1e13)
 ratios = st.floats(1.001, 1000)
 
 
-def test_the_break_even_link_of_a_message_is_that_of_the_formula():
-    payload, seconds_there, seconds_back, ratio = 1e9, 0.01, 0.0025, 4.0
-    coded = CodecRates(ratio, payload / seconds_there, payload / seconds_back)
-    assert coded.both_sides == pytest.approx(payload * (1 - 1 / ratio) / (seconds_there + seconds_back))
-    assert coded.write_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_there)
-    assert coded.read_only == pytest.approx(payload * (1 - 1 / ratio) / seconds_back)
-
-
 @given(rates, rates, ratios)
 def test_at_the_break_even_link_a_serial_message_is_as_fast_as_the_raw_bytes(compress, decompress, ratio):
     coded = CodecRates(ratio, compress, decompress)

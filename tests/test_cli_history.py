@@ -173,16 +173,6 @@ def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled
     assert call("history", *message) == (2, "", f"gpubench: {answer}\n")
 
 
-def test_a_missing_history_gives_the_exit_status_of_an_unreadable_file(call, tmp_path):
-    status, output, said = call("history")
-    assert (status, output) == (5, "")
-    assert said == (
-        "gpubench: there is no history at gpubench-runs/history.sqlite; "
-        "`gpubench history import FOLDER` makes one of run files\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_page_names_neither_hosts_nor_folders_unless_asked_to(call, filled, tmp_path):
     assert call("history", "--html", "trend.html")[0] == 0
     page = (tmp_path / "trend.html").read_text()

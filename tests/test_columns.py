@@ -103,13 +103,10 @@ def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
     assert rows["read [size=256MiB]"] == ["–", "4000 GB/s"]
 
 
-def test_a_case_that_failed_says_so_in_its_column():
+def test_a_failed_case_and_what_differs_in_the_environment_are_told():
     failed = make.result(of=make.case("copy"), status="failed", cause="wrong-answer", reason="off by 3")
     rows = rows_of(run(1e-3, more=[failed]), run(1e-3, more=[replace(failed, status="ok", cause="", reason="")]))
     assert rows["copy"][0] == "failed: wrong answer"
-
-
-def test_what_differs_in_the_environment_is_listed_in_readable_units():
     devices = [make.device(details=(("power.limit_w", f"{watts}.0"),)) for watts in (500, 700)]
     rows = rows_of(*(run(1e-3, facts=make.facts(device)) for device in devices))
     assert rows["power.limit"] == ["500 W", "700 W"]

@@ -120,7 +120,13 @@ def test_cases_of_another_method_and_figures_that_are_not_positive_are_in_no_mea
     assert {finding.case.name for finding in comparison.against[0].judgement.findings} == {"odd", "copy", "dot"}
 
 
-def test_cases_that_only_one_side_has_are_named():
+def test_every_other_run_is_compared_with_the_first_and_cases_of_one_side_are_named():
+    sides = [
+        reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
+    ]
+    three = compared(*sides)
+    assert [column.name for column in three.columns] == ["a", "b", "c"]
+    assert [verdicts(against)["triad"] for against in three.against] == ["slower", "faster"]
     result = compared(
         reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
         reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
@@ -129,15 +135,6 @@ def test_cases_that_only_one_side_has_are_named():
         "only a has a figure of bandwidth/gone",
         "only b has a figure of bandwidth/fresh",
     ]
-
-
-def test_every_other_run_is_compared_with_the_first():
-    sides = [
-        reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
-    ]
-    comparison = compared(*sides)
-    assert [column.name for column in comparison.columns] == ["a", "b", "c"]
-    assert [verdicts(against)["triad"] for against in comparison.against] == ["slower", "faster"]
 
 
 @pytest.mark.parametrize(

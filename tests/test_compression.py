@@ -225,12 +225,6 @@ def test_the_python_codec_that_is_missing_is_a_skip_with_how_to_get_it(suite, gp
         task_of(suite, gpu, "python", MEGABYTE, "smoke")
 
 
-def test_planning_for_a_gpu_touches_no_device(suite):
-    cases = [case.id for case in suite.cases(Target(Facts((GPU,)), GPU, "smoke"))]
-    expected = [f"compression/roundtrip[corpus=ids,codec={c},size=16MiB,chunk=64KiB]" for c in nvcomp.ALGORITHMS]
-    assert expected == [case for case in cases if "/roundtrip" in case]
-
-
 def test_quick_has_every_codec_for_the_users_data_and_the_main_ones_for_three_corpora(suite, tmp_path):
     def codecs_by_corpus(data=()):
         cases = [case for case in suite.cases(Target(Facts((GPU,)), GPU, "quick", data)) if case.name == "roundtrip"]
@@ -361,10 +355,12 @@ def test_compressed_chunks_state_their_decompressed_sizes_on_a_gpu(suite, real_g
 # ---- The user's own data: files, arrays and tables, read within bounds and streamed.
 
 
-def test_the_users_files_replace_the_made_corpora(suite, host, tmp_path):
+def test_the_users_files_replace_the_corpora_and_only_a_full_run_reads_all_of_them(suite, host, tmp_path):
     data = (file_of(tmp_path, b"x", "a.bin"), file_of(tmp_path, b"y", "b.bin"))
     cases = suite.cases(Target(Facts((host.device,)), host.device, "smoke", data))
     assert {"data:a.bin", "data:b.bin"} == {case.param("corpus") for case in cases}
+    target = Target(Facts((host.device,)), host.device, "quick", (file_of(tmp_path, b"x"),))
+    assert not [case for case in suite.cases(target) if case.name == "whole"]
 
 
 def test_a_huge_file_is_read_within_bounds_and_to_its_end(suite, host, tmp_path):
@@ -489,11 +485,6 @@ def test_a_whole_file_is_streamed_in_pieces_and_its_ratio_covers_all_of_them(sui
     assert observed["ratio"].value == pytest.approx(5, rel=0.01)
     assert observed["ratio"].value * observed["compressed"].value == pytest.approx(file.bytes)
     assert "in 3 pieces" in task.notes["corpus"]
-
-
-def test_only_a_full_run_with_data_reads_all_of_them(suite, host, tmp_path):
-    target = Target(Facts((host.device,)), host.device, "quick", (file_of(tmp_path, b"x"),))
-    assert not [case for case in suite.cases(target) if case.name == "whole"]
 
 
 def test_pieces_of_arrays_and_tables_are_all_of_their_elements(suite, tmp_path):

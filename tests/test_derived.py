@@ -89,7 +89,7 @@ def test_paths_that_differ_in_two_axes_do_not_cross_and_few_points_have_no_model
     assert derived(copies(view=LADDER), Staircase) == []
 
 
-def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
+def test_times_without_a_rate_and_rates_of_more_bytes_than_the_size_are_paths_too():
     series = [
         Series("hot", "s", (1e-6 + n / 1e12,) * 3, work=Work(moved=2 * n), quantity="moved") for n in (1e5, 1e6, 1e7)
     ]
@@ -101,9 +101,6 @@ def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
     (only,) = transfer.paths
     assert only.model.pieces[0].beta == pytest.approx(1e12)
     assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
-
-
-def test_a_series_of_times_without_a_rate_is_a_path_too():
     results = [
         make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
         for n in (1024, 4096, 16384)

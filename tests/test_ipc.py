@@ -73,12 +73,6 @@ def test_cases_that_spin_on_flags_need_a_device_for_each_rank():
     assert all(job.case.devices == job.case.ranks for job in jobs(TWO, "ipc", "full") if job.case.name in spins)
 
 
-def test_the_headline_of_ipc_keeps_its_id_and_version():
-    plan = planning.make(TWO, Settings(("ipc",), ("cuda:0",), "quick"))
-    (case,) = planning.headline(planning.load_suite("ipc"), plan.target(plan.jobs[0]))
-    assert (case.id, case.version) == ("ipc/pull[path=peer,size=1GiB]", 1)
-
-
 def test_sizes_that_do_not_fit_the_device_are_not_planned():
     small = make.facts(make.device(memory_bytes=2 * 2**30, cache_bytes=2**22, units=20))
     sizes = {job.case.param("size_bytes") for job in jobs(small, "ipc") if job.case.name == "pull"}

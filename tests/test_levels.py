@@ -57,13 +57,16 @@ def test_a_clean_knee_lies_between_its_two_neighbours_on_the_grid():
     assert (grid[first.last], grid[second.first]) == (2**18, 2**19)
 
 
-def test_a_boundary_lies_where_the_ramp_leaves_the_level():
+def test_a_boundary_lies_where_a_ramp_leaves_its_level_also_at_the_end_of_a_curve():
     grid = sizes(4)
     heights = [10.0 * max(1.0, size / (300 * KIB)) for size in grid]
     heights = [min(height, 200.0) for height in heights]
     first, second = levels(grid, heights)
     assert first.end.centre == pytest.approx(300 * KIB, rel=1e-6)
     assert second.height.centre == 200.0
+    grid = sizes(4, 10, 22)
+    (level,) = levels(grid, [10.0 * max(1.0, size / (300 * KIB)) for size in grid])
+    assert level.end.centre == pytest.approx(300 * KIB, rel=1e-6)
 
 
 def test_a_cache_in_two_partitions_has_no_knee_but_a_long_ramp():
@@ -95,12 +98,6 @@ def test_a_cache_in_two_partitions_has_no_knee_but_a_long_ramp():
 def test_a_flat_curve_is_one_level_without_an_end(grid, height, count):
     found = levels(grid, [height(size) for size in grid])
     assert [(level.first, level.last, level.end) for level in found] == [(0, len(grid) - 1, None)] * count
-
-
-def test_a_curve_that_rises_to_its_end_has_an_end_of_its_last_level():
-    grid = sizes(4, 10, 22)
-    (level,) = levels(grid, [10.0 * max(1.0, size / (300 * KIB)) for size in grid])
-    assert level.end.centre == pytest.approx(300 * KIB, rel=1e-6)
 
 
 def test_a_level_spans_at_most_a_factor_of_one_and_a_half_even_with_wide_intervals():

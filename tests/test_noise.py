@@ -71,12 +71,6 @@ def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, text):
     assert noise.percent(fraction) == text
 
 
-def test_replicates_that_are_not_ok_do_not_count():
-    run = run_of(1.0, None, 1.1, 1.2)
-    assert [floor.replicates for floor in noise.floors(run)] == [3]
-    assert noise.undecided(run) == []
-
-
 def test_a_case_of_fewer_than_three_ok_replicates_has_no_floor_and_says_why():
     run = run_of(1.0, None, 1.1)
     assert noise.floors(run) == []

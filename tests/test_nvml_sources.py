@@ -239,16 +239,13 @@ def test_gpms_metrics_are_those_of_the_binding():
     assert numbers == {metric.name: metric.number for metric in module._METRICS}
 
 
-def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
+def test_gpm_gives_figures_in_si_units_a_tenth_of_a_second_apart(clock):
     samples = room_module("collectors", "gpm").GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     values = samples.read()
     assert values["gpm.sm"] == (0, 2.0)
     assert values["gpm.pcie.rx"] == (0, 21 * 2**20), "NVML's are MiB/s"
     assert values["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_two_samples_of_gpm_are_at_least_a_tenth_of_a_second_apart(clock):
     samples = room_module("collectors", "gpm").GpmSamples(GpmCard(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}

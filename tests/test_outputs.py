@@ -91,18 +91,15 @@ def test_a_poisoned_whole_number_has_all_bits_set(device, dtype, value):
     assert array.tolist() == [[0, 0, value, 0]] * 3
 
 
-def test_host_memory_is_overwritten_by_the_processor_and_then_by_the_gpu_in_parts():
-    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
-    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
-    assert gpu.noted == ["wait", 2**24, 24, "wait"]
-    assert (pinned == 0xFF).all()
-
-
-def test_a_gpu_fills_its_own_arrays_by_itself():
+def test_memory_is_overwritten_by_the_processor_or_by_the_gpu_that_has_it():
     filled = []
     words = SimpleNamespace(fill=filled.append)
     poison(gpu := GpuOfNumPy(), [SimpleNamespace(itemsize=2, view=lambda dtype: filled.append(dtype) or words)])
     assert (filled, gpu.noted) == (["i2", -1], [])
+    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
+    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
+    assert gpu.noted == ["wait", 2**24, 24, "wait"]
+    assert (pinned == 0xFF).all()
 
 
 @pytest.mark.parametrize(

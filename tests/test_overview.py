@@ -285,16 +285,13 @@ def test_every_built_in_floor_is_a_positive_figure_with_a_source():
         assert floor.better == ("less" if floor.unit == "s" else "more")
 
 
-def test_a_floor_in_another_unit_is_no_expectation_and_a_capped_result_without_series_has_no_clock():
+def test_figures_without_expectations_clocks_and_checks_are_told():
     summary = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
     assert [value.of_expected for value in summary.values] == [None]
     assert not summary.has_expectations
     assert key_values(Summary(make.run())) == []
     capped = replace(read(), series=(), labels=("power-capped",))
     assert "the power cap limited 1 of 1 cases" in overview_of(capped).limitations
-
-
-def test_cases_whose_answers_nothing_checks_are_told():
     summary = overview_of(replace(read(), labels=("unchecked",)), replace(read(), labels=("unchecked", "loaded")))
     assert "nothing checks the answers of 2 cases (unchecked)" in summary.limitations
 

@@ -97,14 +97,11 @@ def figures(result):
     return phases.figures(result, CounterTable.of_run(counted(result)), "cuda:0")
 
 
-def test_the_energy_of_a_phase_is_the_rise_of_the_counter_over_all_its_spans():
+def test_the_energy_of_a_phase_is_the_rise_of_the_counter_or_says_that_it_is_mean_power_times_time():
     single, double = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
     assert (single.energy.joules, single.energy.watts) == pytest.approx((300, 100))
     assert not single.energy.is_integrated
     assert (double.energy.joules, double.seconds, double.times) == (pytest.approx(400), pytest.approx(2.0), 2)
-
-
-def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
     short = figures(phase(*((6 + n, 6.15 + n) for n in range(4))))
     assert short.energy.is_integrated
     assert short.energy.joules == pytest.approx(300 * 0.6)

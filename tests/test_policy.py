@@ -39,15 +39,12 @@ def load(tmp_path, text, name="gpubench.toml"):
     return policy.load(folder=tmp_path)
 
 
-def test_every_key_of_a_policy_is_read(tmp_path):
+def test_the_last_of_several_thresholds_counts_and_every_key_is_read(tmp_path):
     loaded = load(tmp_path, WHOLE)
     assert (loaded.threshold_percent, loaded.strict) == (3.0, True)
     assert loaded.required == ("bandwidth/*", "gemm/square")
     assert loaded.allowed_skips == ("ipc/pull[path=peer",)
     assert loaded.floors[-1].tolerance_percent == 5.0
-
-
-def test_of_several_thresholds_the_last_that_matches_counts(tmp_path):
     loaded = load(tmp_path, WHOLE)
     cases = ("latency/chase[size=1GiB]", "latency/launch", "gemm/square[n=8]")
     assert [loaded.threshold(case) for case in cases] == [0.05, 0.105, 0.03]
@@ -105,18 +102,10 @@ def test_a_pyproject_whose_entry_is_no_table_is_refused(tmp_path, text):
         load(tmp_path, text, "pyproject.toml")
 
 
-def test_a_file_that_is_named_must_be_there(tmp_path):
-    with pytest.raises(UsageError, match="No such file"):
-        policy.load(tmp_path / "none.toml")
-
-
-def test_a_users_floor_has_precedence_over_the_built_in_one(tmp_path):
+def test_a_users_floor_holds_for_its_model_alone_and_before_the_built_in_one(tmp_path):
     first = policy.built_in().floors[0]
     text = f"[[floor]]\nmodel='{first.model}'\ncase='{first.case}'\nexpected=1\nunit='{first.unit}'\nsource='own'"
     assert load(tmp_path, text).floor(first.model, first.case).source == "own"
-
-
-def test_a_floor_holds_for_its_model_alone(tmp_path):
     text = "[[floor]]\nmodel='NVIDIA H200'\ncase='a/b*'\nexpected=1\nunit='B/s'\nsource='own'"
     loaded = load(tmp_path, text)
     assert loaded.floor("NVIDIA H200", "a/b[c=1]") is not None

@@ -83,14 +83,6 @@ def test_every_case_has_counters_of_its_own_devices(run):
             assert ("nvml.clock.sm", device) in counters, result.case.id
 
 
-def test_fresh_processes_agree_within_half_a_percent():
-    run = store.read_run(RECORDINGS / "h200x2-headline.jsonl.gz")
-    spreads = Summary(run).spreads()
-    assert {len(spread.figures) for spread in spreads} == {12}
-    assert {spread.case.suite for spread in spreads} == {"bandwidth", "compression", "gemm", "ipc", "latency"}
-    assert max(spread.between for spread in spreads) < 0.005
-
-
 @pytest.mark.parametrize("name", plugins.names("reports"))
 def test_every_report_renders_the_recording_with_its_figures(run, name):
     written = rendering.report(name).render(run)

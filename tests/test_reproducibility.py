@@ -49,12 +49,9 @@ def test_a_power_capped_product_differs_between_processes_by_far_more_than_its_i
     assert recorded_deviation("NVIDIA H200", product.case.id).percent == pytest.approx(2.29, abs=0.01)
 
 
-def test_from_three_replicates_on_the_deviation_is_that_of_the_run():
+def test_the_deviation_is_that_of_three_replicates_or_the_recorded_one():
     assert deviation_of(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
     assert deviation_of(1.0, 1.2, 0.8).text == "20.0 %"
-
-
-def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_case_and_model():
     for medians in [(1.0,), (1.0, 1.2)]:
         deviation = deviation_of(*medians)
         assert (deviation.is_recorded, deviation.processes, deviation.text) == (True, 48, "0.03 % recorded")

@@ -10,7 +10,7 @@ import sys
 import _make as make
 import pytest
 from _sides import evidence, noisy
-from _simulated import SimulatedSuite, World, judged, slower
+from _simulated import World, judged
 from gate_simulation import simulate
 from verdict_worlds import Cell, simulate_cells
 
@@ -232,16 +232,13 @@ def test_the_variance_between_sessions_is_pooled_over_the_cases_of_a_resource():
     assert Verdict.SLOWER not in verdicts(judge(before, after, lambda _: 0.02)).values()
 
 
-def test_runs_within_an_hour_on_one_machine_are_one_session():
+def test_runs_within_an_hour_or_measured_in_turn_share_a_session():
     at = ("2026-01-02T03:00:00+00:00", "2026-01-02T03:50:00+00:00", "2026-01-02T04:40:00+00:00")
     runs = [measured({"case0": 1.0}, started=started) for started in (*at, "2026-01-03T03:00:00+00:00")]
     assert [len(session) for session in by_session(reversed(runs))] == [3, 1]
     other = make.facts(make.device(uuid="another"))
     moved = dataclasses.replace(runs[0], manifest=dataclasses.replace(runs[0].manifest, facts=other))
     assert [len(session) for session in by_session([runs[1], moved])] == [1, 1]
-
-
-def test_builds_that_were_measured_in_turn_share_a_session():
     at = [f"2026-01-02T03:0{minute}:00+00:00" for minute in range(4)]
     runs = [measured(same_median(1.0 if turn in (0, 3) else 1.04), started=started) for turn, started in enumerate(at)]
     before, after = Evidence([[runs[0], runs[3]]]), Evidence([[runs[1], runs[2]]])
@@ -292,11 +289,6 @@ def test_a_common_shift_is_a_step_beyond_its_error_and_a_tenth_of_the_threshold(
     assert CommonShift(0.01, 0.004).is_step(0.02)
     assert not CommonShift(0.01, 0.006).is_step(0.02)
     assert not CommonShift(0.001, 1e-6).is_step(0.02)
-
-
-def test_an_optimisation_alarms_in_no_simulated_suite():
-    world = World(noise=0.003, faster=0.05, cases=40)
-    assert not any(slower(SimulatedSuite(world, (1, seed)).stored(1)) for seed in range(3))
 
 
 WORLDS = (

@@ -147,7 +147,7 @@ def test_cases_can_be_filtered_sorted_and_limited_in_number(whole_run):
     assert longest
 
 
-def test_few_samples_have_a_range_and_a_single_one_has_no_interval():
+def test_few_samples_have_a_range_and_failed_cases_come_first():
     def interval(count):
         times = (1e-3 + 1e-6 * index for index in range(count))
         (suite,) = listing(Summary(make.run(make.result(make.timing(*times, moved=1e9)))))
@@ -156,9 +156,6 @@ def test_few_samples_have_a_range_and_a_single_one_has_no_interval():
     assert interval(1) == ""
     assert interval(5) == "± 0.2 % range"
     assert interval(6) == "± 0.2 %"
-
-
-def test_failed_cases_are_shown_first_with_their_reasons():
     failed = make.result(status="failed", cause="wrong-answer", reason="1 of 2 elements are wrong")
     text = lines(_summary.run_parts(make.run(failed), "run.jsonl"), 100)
     trust = text.index("trustworthy: no, 1 reason")
