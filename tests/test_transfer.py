@@ -55,7 +55,7 @@ def test_a_switch_of_protocol_is_a_piece_of_its_own(noise):
     assert model.piece_at(1.0, SIZES) is first
 
 
-def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
+def test_a_constant_time_has_no_rate_and_two_sizes_have_no_model():
     model = transfer.fit(SIZES, [3e-6] * len(SIZES))
     (flat,) = model.pieces
     assert (flat.alpha_s, flat.beta, flat.half) == (pytest.approx(3e-6), math.inf, math.inf)
@@ -63,9 +63,6 @@ def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
     steep = transfer.fit(SIZES, [size**1.1 / 1e10 for size in SIZES])
     assert all(piece.alpha_s == 0 for piece in steep.pieces)
     assert transfer.fit(SIZES, times(0.0, 1e9)).half is None, "the smallest size already has the whole rate"
-
-
-def test_fewer_than_three_sizes_are_no_model():
     assert transfer.fit(SIZES[:2], [1e-6, 2e-6]) is None
     assert len(transfer.fit(SIZES[:5], times(1e-6, 1e9, SIZES[:5])).pieces) == 1
 

@@ -64,7 +64,7 @@ def test_a_change_is_marked_in_the_drawing_and_described_in_text_above_the_list_
     )
 
 
-def test_two_states_are_drawn_as_their_levels_and_told_instead_of_steps():
+def test_two_states_and_a_level_seen_before_are_told_instead_of_steps():
     values = [4.0e12, 3.99e12] * 5 + [3.8e12, 3.79e12] * 5
     states = trend_of([*values, *values])
     assert (states.state, states.changes, states.states[0].switches) == ("two states", (), (10, 20, 30))
@@ -72,9 +72,6 @@ def test_two_states_are_drawn_as_their_levels_and_told_instead_of_steps():
     assert (page.count("line", "change"), page.count("line", "level")) == (0, 4)
     assert "Two states, 3795 GB/s and 3995 GB/s: 3 switches in 40 runs, the last 10 at 3795 GB/s." in page.text
     assert sparkline(states, 40)[1] == "=" * 40
-
-
-def test_a_step_that_leads_back_is_told_as_a_level_seen_before():
     returned = trend_of([4.0e12] * 10 + [3.8e12] * 10 + [4.0e12] * 10, cublas="13.1")
     assert [change.note for change in returned.changes] == ["perhaps a second state", "a level seen before"]
     assert "5.3 % more (better), a level seen before" in Tags(page_of(returned)).text
@@ -97,14 +94,11 @@ def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
     assert sparkline(drifting, 30)[1] == "~" * 30
 
 
-def test_the_interval_of_a_drift_covers_the_true_slope():
+def test_a_drift_begins_without_a_step_and_its_interval_covers_the_true_slope():
     (drift,) = trend_of(drifting_values(60, 0.06)).drifts
     assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
     assert not drift.is_worse
     assert drift.text.startswith("drift, ")
-
-
-def test_the_place_where_a_drift_begins_is_no_step():
     values = drifting_values(40, 0.0) + [
         value * (1 + 0.1 * index / 40) for index, value in enumerate(drifting_values(40, 0.0, seed=3))
     ]

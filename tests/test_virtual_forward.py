@@ -96,7 +96,7 @@ def test_the_error_of_a_call_is_returned_with_its_answer(connected_client):
     assert connected_client.request(WIRE.MEMORY_INFO) > 0  # the next call is not to blame
 
 
-def test_a_launch_that_is_dropped_is_found():
+def test_a_launch_or_a_copy_that_does_not_arrive_is_found():
     client, server = connected("unix", lambda table: table.__setitem__(WIRE.LAUNCH, table[WIRE.SYNCHRONIZE]))
     calls = FORWARD.ForwardedCalls(client, "launch", True)
     calls.seconds()
@@ -104,9 +104,6 @@ def test_a_launch_that_is_dropped_is_found():
         calls.check()
     client.close()
     server.close()
-
-
-def test_a_copy_that_does_not_arrive_is_found():
     client, server = connected("unix", lambda table: table.__setitem__(WIRE.TO_DEVICE, table[WIRE.SYNCHRONIZE]))
     copies = FORWARD.ForwardedCopies(host_bench(), client, "h2d", 4096)
     copies.poison()

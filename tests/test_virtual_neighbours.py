@@ -58,15 +58,6 @@ def test_rates_are_relative_to_those_alone_and_equal_shares_are_fair():
     assert joined["sum"].better == "more"
 
 
-def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it() -> None:
-    x, steps = 12345, 1003
-    product, total = CHECKS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
-    expected = (product * x + total) % 2**32
-    for _ in range(steps):
-        x = (x * LOADS._FACTOR + LOADS._TERM) % 2**32
-    assert x == expected
-
-
 def test_the_ring_is_one_cycle_over_all_lines() -> None:
     lines = 2**12
     place, seen = 0, set()
@@ -161,7 +152,7 @@ def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(b
         failing.close()
 
 
-def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
+def test_a_wrong_result_of_an_aggressor_or_of_a_victim_is_found(bench: Bench):
     load = LOADS.gemm(bench, 64)
     wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
     board = AGGRESSOR.NeighbourBoard.within(bench)
@@ -169,6 +160,15 @@ def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
     board.wait_until_ready()
     with pytest.raises(WrongAnswer, match="relative error"):
         running.close()
+    load = LOADS.gemm(bench, 64)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    neighbour = aggressor(bench, sleeping(0.001), board)
+    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
+    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
+    with pytest.raises(WrongAnswer, match="relative error"):
+        pair.seconds()
+    neighbour.close()
 
 
 class QueueingDevice:
@@ -276,18 +276,6 @@ def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(ben
     assert np.median(beside) > 0.002, "it waited for a call of its neighbour each time"
     assert kept["relative"] < 0.8
     assert kept["sum"] < 1.5, "there is one device"
-
-
-def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
-    load = LOADS.gemm(bench, 64)
-    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
-    board = AGGRESSOR.NeighbourBoard.within(bench)
-    neighbour = aggressor(bench, sleeping(0.001), board)
-    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
-    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
-    with pytest.raises(WrongAnswer, match="relative error"):
-        pair.seconds()
-    neighbour.close()
 
 
 # green contexts
