@@ -144,7 +144,7 @@ def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
 
 
-def test_measured_and_modelled_links_have_separate_tables():
+def test_measured_and_modelled_links_have_separate_tables_if_there_are_any():
     links = (NamedLink("25GbE", 25e9 / 8), NamedLink("800GB/s", 800e9))
     measured, even, modelled = tables(Summary(run_of(codec(), transfer_of_ids(), links=links)), "compression")
     assert measured.title == "Measured: Where compressing pays"
@@ -153,9 +153,6 @@ def test_measured_and_modelled_links_have_separate_tables():
     assert modelled.title == "Modelled, not measured: Where compressing pays"
     assert modelled.rows[0][2:] == ("25GbE", "faster 3.4×", "faster 4.0×", "faster 4.0×", "faster 4.0×")
     assert modelled.rows[1][2:] == ("800GB/s", "slower 0.08×", "slower 0.1×", "slower 0.1×", "slower 0.2×")
-
-
-def test_without_named_links_nothing_is_modelled_and_a_codec_that_grows_never_pays():
     (even,) = tables(Summary(run_of(codec(ratio=0.9))), "compression")
     assert even.rows[0][-3:] == ("never",) * 3
 

@@ -115,14 +115,11 @@ def test_a_case_that_replaces_the_clock_spoils_neither_itself_nor_the_next_case_
     assert all(0 < min(result.series[0].values) < 0.1 for result in run.results)
 
 
-def test_show_prints_the_table_of_a_run_file(measured, tmp_path):
+def test_show_prints_and_report_writes_every_format_of_a_run_file(measured, tmp_path):
     done = gpubench("show", measured, cwd=tmp_path)
     assert done.returncode == 0
     assert "\ngemm  on host\n" in done.stdout
     assert "square[dtype=float64,n=256]" in done.stdout
-
-
-def test_report_writes_every_format_and_several_at_once(measured, tmp_path):
     outs = [tmp_path / f"report.{suffix}" for suffix in ("html", "md", "csv", "json")]
     arguments = ("report", measured, *itertools.chain.from_iterable(("-o", out) for out in outs))
     assert gpubench(*arguments, cwd=tmp_path).returncode == 0

@@ -61,7 +61,7 @@ def rows_of(*runs):
     return {row[0].removeprefix("# "): row[1:] for row in ParsedTable(page(*runs)).rows if row}
 
 
-def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run():
+def test_each_key_figure_is_a_row_with_its_change_and_runs_are_judged_where_they_have_cases_in_common():
     rows = rows_of(run(1e-3), run(1.1e-3), run(1e-3))
     assert rows["Memory read"] == [
         "4000 GB/s 83.3 % of data sheet",
@@ -69,6 +69,19 @@ def test_each_key_figure_and_case_is_a_row_with_its_change_against_the_first_run
         "4000 GB/s 0.0 % 83.3 % of data sheet",
     ]
     assert rows["read [size=1GiB]"] == ["4000 GB/s", "3636 GB/s -9.1 %", "4000 GB/s 0.0 %"]
+    rows = rows_of(timed(1e-3), timed(1.1e-3))
+    for title in ("Memory read", "read [size=1GiB]"):
+        assert re.fullmatch(r"3\d+ GB/s −9\.1 % \(−9\.\d to −\d\.\d %\) slower", rows[title][1].split(" of data")[0])
+    written = rendering.report("md").compare(side_by_side(timed(1e-3), timed(1.1e-3)))
+    assert "9.1 % worse; proven: 1 slower (1 of 1 case is decided)**" in written
+    nothing = replace(run(1e-3), results=())
+    assert "slower" not in rendering.report("md").compare(side_by_side(run(1e-3), nothing))
+    rows = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
+    assert rows["Memory read"] == [
+        "4000 GB/s 83.3 % of data sheet; mine/read[size=1GiB]",
+        "4000 GB/s 83.3 % of data sheet; mine/read[size=256MiB]",
+    ]
+    assert rows["read [size=256MiB]"] == ["–", "4000 GB/s"]
 
 
 def timed(seconds):
@@ -82,25 +95,6 @@ def timed(seconds):
         for replicate in range(5)
     ]
     return make.run(*reads, suites=(SuiteInfo("mine", "memory bandwidth", key_figures=(KEY,)),))
-
-
-def test_two_runs_are_judged_where_they_have_cases_in_common():
-    rows = rows_of(timed(1e-3), timed(1.1e-3))
-    for title in ("Memory read", "read [size=1GiB]"):
-        assert re.fullmatch(r"3\d+ GB/s −9\.1 % \(−9\.\d to −\d\.\d %\) slower", rows[title][1].split(" of data")[0])
-    written = rendering.report("md").compare(side_by_side(timed(1e-3), timed(1.1e-3)))
-    assert "9.1 % worse; proven: 1 slower (1 of 1 case is decided)**" in written
-    nothing = replace(run(1e-3), results=())
-    assert "slower" not in rendering.report("md").compare(side_by_side(run(1e-3), nothing))
-
-
-def test_key_figures_of_different_cases_name_their_case_and_have_no_change():
-    rows = rows_of(run(1e-3), run(1e-3, size_bytes=2**28))
-    assert rows["Memory read"] == [
-        "4000 GB/s 83.3 % of data sheet; mine/read[size=1GiB]",
-        "4000 GB/s 83.3 % of data sheet; mine/read[size=256MiB]",
-    ]
-    assert rows["read [size=256MiB]"] == ["–", "4000 GB/s"]
 
 
 def test_a_failed_case_and_what_differs_in_the_environment_are_told():

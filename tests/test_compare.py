@@ -66,13 +66,10 @@ def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(
     assert low < worst.observed_change < high < 0
 
 
-def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two_runs_compared):
+def test_better_and_worse_and_the_change_of_a_suite_follow_from_the_ratios_of_its_cases(two_runs_compared):
     (mean,) = two_runs_compared.against[0].geomeans
     assert (mean.suite, mean.cases) == ("bandwidth", 3)
     assert mean.ratio == pytest.approx((1 / 1.1 / 0.8) ** (1 / 3), rel=1e-3)
-
-
-def test_a_time_that_grew_is_worse_and_a_rate_that_grew_is_better():
     before = reading("a", *replicated("launch", 1e-6, moved=0.0), *replicated("copy", 1e-3))
     after = reading("b", *replicated("launch", 2e-6, moved=0.0), *replicated("copy", 0.5e-3))
     by_name = {finding.case.name: finding for finding in compared(before, after).against[0].judgement.findings}

@@ -288,7 +288,7 @@ def test_what_a_library_would_import_without_need_cannot_be_imported_in_its_buil
     assert BUILD._LEFT_OUT["triton"] == ("torch",)
 
 
-# ---- `bash ci/compilers.sh` with a Python that installs nothing: which environments are made, what is run, how it en
+# ---- `bash ci/compilers.sh` with a Python that installs nothing: which environments are made and what is run.
 
 
 SCRIPT = Path(__file__).parents[1] / "ci" / "compilers.sh"

@@ -35,16 +35,13 @@ def test_a_product_with_bias_and_gelu_is_that_of_double_precision(by):
     assert np.linalg.norm(exact - y * stats.norm.cdf(y)) < 2e-3 * np.linalg.norm(exact)
 
 
-def test_a_product_without_its_bias_or_without_gelu_is_wrong():
+def test_a_product_is_checked_with_its_bias_and_its_work_is_its_operations_and_each_matrix_once():
     made = product()
     a, weights, bias = made.inputs.values()
     gelu = made.operator.expression
     for wrong in (gelu(np, a, weights, 0 * bias), a @ weights + bias, np.maximum(a @ weights + bias, 0)):
         with pytest.raises(WrongAnswer, match="relative error"):
             made.compare((made.rows_of(wrong),))
-
-
-def test_the_work_of_a_product_is_its_operations_and_each_matrix_once():
     work = product("float16").work
     assert (work.flops, work.moved) == (2 * 48 * 64 * 96, 2 * (48 * 96 + 96 * 64 + 64 + 48 * 64))
     assert (product("float16").limit, product().limit) == ("tensor.float16", "float32")

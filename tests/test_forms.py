@@ -33,12 +33,9 @@ def render(kind, run):
     return rendering.report(kind).render(run)
 
 
-def test_the_document_lists_every_column_with_its_type_and_meaning():
+def test_the_document_lists_every_column_and_form():
     rows = re.findall(r"^    (\w+) +(text|whole|number)  +(.+)$", DOCUMENT, re.MULTILINE)
     assert rows == [(column.name, column.kind, column.meaning) for column in frame.COLUMNS]
-
-
-def test_the_document_names_every_form():
     assert set(re.findall(r"^\| `\.(\w+)` \|", DOCUMENT, re.MULTILINE)) == set(plugins.names("reports"))
 
 

@@ -53,27 +53,18 @@ def test_kernels_compile_for_amd(file):
     assert status == 0, log
 
 
-def test_with_one_gpu_cases_that_need_a_peer_are_skipped_in_the_plan():
+def test_the_plan_skips_only_what_lacks_a_device_or_memory():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
     (message,) = planning.skip_messages(plan)
     assert message.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
     able = {job.case.name for job in plan.jobs if not planning.missing_devices(job)}
     assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
-
-
-def test_with_two_gpus_no_case_is_skipped():
     assert (
         planning.skip_messages(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []
     )
-
-
-def test_cases_that_spin_on_flags_need_a_device_for_each_rank():
     spins = ("signal", "barrier", "both")
     assert all(job.case.devices == job.case.ranks for job in jobs(TWO, "ipc", "full") if job.case.name in spins)
-
-
-def test_sizes_that_do_not_fit_the_device_are_not_planned():
     small = make.facts(make.device(memory_bytes=2 * 2**30, cache_bytes=2**22, units=20))
     sizes = {job.case.param("size_bytes") for job in jobs(small, "ipc") if job.case.name == "pull"}
     assert max(sizes) == 2**24

@@ -48,14 +48,11 @@ def test_a_verdict_depends_on_the_whole_interval(weighed_effect, verdict):
     assert verdict_of(weighed_effect, 0.02) == verdict
 
 
-def test_a_time_that_grew_by_five_per_cent_is_slower():
+def test_a_change_is_slower_or_faster_by_the_direction_of_its_figure():
     finding = only_finding(evidence(*noisy(spread=0.002)), evidence(*noisy(1.05, spread=0.002)))
     assert finding.verdict is Verdict.SLOWER
     assert finding.change == pytest.approx(0.05)
     assert finding.bounds[0] < 0.05 < finding.bounds[1]
-
-
-def test_a_rate_that_fell_is_slower_and_one_that_rose_is_faster():
     before = evidence(*noisy(spread=0.002), moved=1e9)
     finding = only_finding(before, evidence(*noisy(1.05, spread=0.002), moved=1e9))
     assert (finding.verdict, finding.better, finding.unit) == (Verdict.SLOWER, "more", "B/s")

@@ -308,7 +308,7 @@ def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5
     return matrix, unit_place, line_slice
 
 
-def test_two_partitions_are_found_by_latency_alone() -> None:
+def test_partitions_are_found_by_latency_alone():
     matrix, unit_place, line_slice = partitioned(200.0)
     partition = SLICES.partitions(matrix)
     same = unit_place[:, None] % 2 == line_slice[None, :] % 2
@@ -316,9 +316,6 @@ def test_two_partitions_are_found_by_latency_alone() -> None:
     assert partition.near == np.median(matrix[same])
     assert partition.far == np.median(matrix[~same])
     assert partition.separation > 4
-
-
-def test_the_latencies_of_an_undivided_cache_have_one_mode() -> None:
     matrix, _, _ = partitioned(0.0)
     assert SLICES.partitions(matrix).separation < 2
 

@@ -114,14 +114,11 @@ def test_a_level_spans_at_most_a_factor_of_one_and_a_half_even_with_wide_interva
     assert found_levels[-1].height.centre > 150
 
 
-def test_levels_of_one_height_are_not_joined_over_points_that_are_far_from_it():
-    """`latency/chase` of a loaded host: 380 ns among rings of 132 ns, MiB and ns."""
+def test_boundaries_are_found_only_where_the_intervals_allow():
+    # `latency/chase` of a loaded host: 380 ns among rings of 132 ns, MiB and ns.
     curve = [(48, 126.8), (64, 131.5), (72, 131.0), (80, 379.5), (96, 381.0), (128, 132.9), (160, 134.9), (192, 135.7)]
     found_levels = levels([size * MIB for size, _ in curve], [height for _, height in curve])
     assert all(not level.first <= 3 <= level.last for level in found_levels if level.height.centre < 200)
-
-
-def test_wide_intervals_make_a_boundary_unsure():
     grid = sizes(4)
     heights = staircase(grid, [MIB], [100.0, 150.0], 4.0)
     sure, unsure = levels(grid, heights), levels(grid, heights, [0.1] * len(grid))

@@ -89,18 +89,12 @@ def tails(*series):
     return [row[2:] for table in tables for row in table.rows]
 
 
-def test_a_tail_needs_ten_samples_beyond_it():
+def test_a_tail_is_shown_where_enough_samples_lie_beyond_it():
     assert tails(latencies(9_999)) == []
     (row,) = tails(latencies(20_000, slow=5e-6))
     assert row == ("1.000 µs", "1.000 µs", "1.004 µs", "5.000 µs", "20000")
-
-
-def test_single_calls_show_their_99th_percentile_from_a_thousand_on():
     (row,) = tails(latencies(10, name="hot"), latencies(1_500, name="tail.each"))
     assert row == ("1.000 µs", "1.000 µs", "–", "1.000 µs", "1500")
-
-
-def test_the_worst_tail_of_several_ranks_is_shown_and_a_rate_has_none():
     (row,) = tails(latencies(20_000), latencies(20_000, slow=9e-6, rank=1))
     assert row[3] == "9.000 µs"
     assert tails(make.timing(*[1.0] * 20_000, moved=1.0)) == []

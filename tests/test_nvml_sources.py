@@ -276,7 +276,7 @@ def package(folder, number, energy_uj, most_uj=1000):
     (zone / "max_energy_range_uj").write_text(f"{most_uj}\n")
 
 
-def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp_path):
+def test_the_energy_of_the_host_is_the_sum_over_packages_and_never_falls(tmp_path):
     for number, energy in (("0", 100), ("0:0", 50), ("1", 200)):
         package(tmp_path, number, energy)
     rapl = HOST_MODULE.Rapl(tmp_path)
@@ -284,9 +284,6 @@ def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp
     for number, energy in (("0", 150), ("0:0", 90), ("1", 230)):
         package(tmp_path, number, energy)
     assert rapl.read() == pytest.approx(80e-6)
-
-
-def test_an_energy_counter_that_wraps_keeps_rising(tmp_path):
     package(tmp_path, "0", 900)
     rapl = HOST_MODULE.Rapl(tmp_path)
     rapl.read()

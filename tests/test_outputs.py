@@ -148,18 +148,12 @@ def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchec
     assert (out == 1).all(), "the element has its value again"
 
 
-def test_a_check_of_the_last_of_many_outputs_is_no_dead_one():
+def test_a_check_is_dead_unless_a_corrupted_element_fails_it():
     scratch = [np.zeros(4) for _ in range(9)]  # intermediate results, which no check has to look at
     answer = np.zeros(4)
     assert labels(lambda: expect(bool((answer == 1).all()), "an element is wrong"), *scratch, answer) == ()
-
-
-def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
     assert labels(no_values) == ("unchecked",)
     assert labels(no_values, call=lambda: 1.0, clock="self", checked=True) == ()
-
-
-def test_a_check_that_observes_nan_for_a_corrupted_element_or_fails_in_its_own_way_is_no_dead_one():
     out = np.zeros(8)
 
     def decode():

@@ -306,9 +306,6 @@ def test_the_ticks_of_a_logarithmic_axis_are_in_a_unit_that_fits_each_of_them(lo
     assert all(1 <= float(label.split()[0]) < 10_000 for label in labels), labels
 
 
-def test_a_linear_axis_has_the_unit_of_its_greatest_value_even_if_its_last_tick_has_another():
+def test_axes_have_the_unit_of_their_greatest_value():
     assert ticks([79.0, 900.0], "W", count=3) == (["0", "500", "1000"], "W")
-
-
-def test_values_that_are_all_zero_are_drawn_on_an_axis_from_zero():
     assert ticks([0.0, 0.0], "") == (["0", "0.2", "0.4", "0.6", "0.8", "1"], "")

@@ -52,23 +52,17 @@ def test_no_recording_identifies_its_machine(run):
     assert "/" not in "".join(run.manifest.argv)
 
 
-def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one_gpu):
-    """A figure outside these means that the method is wrong."""
+def test_the_figures_of_the_recording_are_those_expected_and_below_their_peaks(one_gpu, two_gpus, run):
+    # A figure outside these means that the method is wrong.
     medians = figures(one_gpu)
     assert medians["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
     assert medians["bandwidth/copy[size=4GiB,dtype=float32]"].share > 0.85
     assert max(figure.share for figure in medians.values() if figure.limit == "tensor.float16") > 0.70
     assert 300e-9 < medians["latency/chase[size=1GiB]"].interval.centre < 450e-9
     assert medians["bandwidth/h2d[memory=pinned,size=256MiB]"].interval.centre > 50e9
-
-
-def test_a_copy_between_two_gpus_is_compared_with_their_link(two_gpus):
     figure = figures(two_gpus)["ipc/pull[path=peer,size=1GiB]"]
     assert (figure.limit, figure.basis) == ("link.peer", "spec")
     assert figure.interval.centre > 390e9
-
-
-def test_no_figure_is_above_its_peak(run):
     assert {name for name, figure in figures(run).items() if (figure.share or 0) > 1} == set()
 
 

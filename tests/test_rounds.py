@@ -143,7 +143,7 @@ def test_a_slow_down_of_everything_is_a_slow_down_with_the_doubt_beside_it(chang
     assert "together, of which the machine may explain 5.0 %" in judgement.findings[0].reason
 
 
-def test_a_slow_down_that_references_share_is_the_machines():
+def test_a_case_that_is_slower_than_its_references_has_the_remaining_effect():
     judgement, asked = stored(same_median(1.0), same_median(1.06))
     assert {finding.cause for finding in judgement.findings} == {CAUSE}
     assert "4 of 4 cases bound by dram became 6.0 % slower together" in judgement.findings[0].reason
@@ -151,9 +151,6 @@ def test_a_slow_down_that_references_share_is_the_machines():
     assert note.startswith("step of the machine: the reference cases, 4 of 4 cases bound by dram became 6.0 % slower")
     assert exit_status(judgement) == 4  # nothing is decided
     assert asked == []
-
-
-def test_a_case_that_is_slower_than_the_references_has_the_remaining_effect():
     judgement, asked = stored(same_median(1.0), same_median(1.05, case0=1.155))
     worst = judgement.findings[0]
     assert (worst.case.name, worst.verdict) == ("case0", Verdict.SLOWER)
@@ -162,9 +159,6 @@ def test_a_case_that_is_slower_than_the_references_has_the_remaining_effect():
     assert asked[0][0] == "case0"
     assert set(asked[0][1:]) == set(NAMES[4:])
     assert len(asked[0]) <= 1 + MOST_REFERENCES
-
-
-def test_references_of_another_resource_count_where_a_resource_has_too_few():
     limits = dict(zip(NAMES, ["dram"] * 4 + ["tensor.float16"] * 4, strict=True))
     judgement, _ = stored(same_median(1.0), same_median(1.07), limits)
     assert {finding.cause for finding in judgement.findings} == {CAUSE}
@@ -248,7 +242,7 @@ def test_runs_within_an_hour_or_measured_in_turn_share_a_session():
     assert set(verdicts(judgement).values()) == {Verdict.SLOWER}
 
 
-def test_a_process_that_is_out_for_most_cases_is_left_out_and_told():
+def test_of_five_processes_one_bad_is_left_out_and_two_are_not():
     reading = measured(same_median(1.0))
     for results in reading.gathered.results.values():
         case, process = results[2]
@@ -257,9 +251,6 @@ def test_a_process_that_is_out_for_most_cases_is_left_out_and_told():
     assert note == "candidate: process 3 of the run is out for 8 of 8 cases and is left out"
     assert {len(cases.values) for cases in side.sides.values()} == {4}
     assert note in judged(Sides(Evidence([[measured(same_median(1.0))]]), Evidence([[reading]]))).notes
-
-
-def test_two_bad_processes_of_five_are_not_left_out():
     reading = measured(same_median(1.0))
     for results in reading.gathered.results.values():
         results[2:4] = [(case, process._replace(value=1.2)) for case, process in results[2:4]]

@@ -42,11 +42,8 @@ def modules_after(option: str) -> set[str]:
     return set(modules.split())
 
 
-def test_help_imports_nothing_heavy():
+def test_help_and_version_import_nothing_heavy():
     assert set() == modules_after("--help") & HEAVY
-
-
-def test_version_is_answered_before_typer_and_pydantic_are_imported():
     assert set() == modules_after("--version") & {"typer", "pydantic", "rich", *HEAVY}
 
 
@@ -85,12 +82,9 @@ def command_line() -> list[tuple[str, Any]]:
     return list(commands(typer.main.get_command(app)))
 
 
-def test_every_command_has_a_description(command_line):
+def test_every_command_option_and_argument_has_help(command_line):
     assert len(command_line) > 1
     assert [name for name, command in command_line if not command.help] == []
-
-
-def test_every_option_and_argument_has_help(command_line):
     undocumented = [
         f"{name}: {parameter.name}"
         for name, command in command_line

@@ -224,15 +224,12 @@ def test_a_resumed_file_equals_one_written_in_one_go(tmp_path, name, torn, end):
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, f"whole-{name}"])
 
 
-def test_a_resumed_gzip_is_one_that_other_programs_read(tmp_path):
+def test_a_resumed_file_is_whole_for_other_programs_and_takes_no_second_result(tmp_path, small):
     path = write(tmp_path / "run.jsonl.gz", make.result())
     with store.RunWriter.resume(path)[0] as writer:
         writer.result(make.result(replicate=1))
         writer.end()
     assert gzip.decompress(path.read_bytes()) == content(path)
-
-
-def test_a_resumed_file_takes_no_second_result_of_one_key(small):
     with store.RunWriter.resume(small)[0] as writer, pytest.raises(ValueError, match="a second result"):
         writer.result(make.result())
 

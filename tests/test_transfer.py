@@ -21,7 +21,7 @@ def narrow_intervals(values, reach=0.001):
     return [Interval(value * (1 - reach), value, value * (1 + reach)) for value in values]
 
 
-def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
+def test_the_parts_of_a_transfer_are_found_exactly_and_under_noise():
     model = transfer.fit(SIZES, times(5e-6, 4e11))
     (piece,) = model.pieces
     assert (piece.alpha_s, piece.beta) == (pytest.approx(5e-6), pytest.approx(4e11))
@@ -29,9 +29,6 @@ def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
     assert model.residual < 1e-12
     assert (model.half.low, model.half.high) == (2.0**20, 2.0**21)
     assert model.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
-
-
-def test_large_sizes_and_noise_change_neither_the_start_up_time_nor_the_protocol():
     noise = np.exp(0.01 * np.random.default_rng(3).standard_normal(len(SIZES)))
     (piece,) = transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * noise).tolist()).pieces
     assert piece.alpha_s == pytest.approx(5e-6, rel=0.02), "plain least squares would be off by milliseconds"
