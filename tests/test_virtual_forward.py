@@ -171,7 +171,7 @@ def test_every_call_of_the_driver_has_the_arguments_that_it_takes(tmp_path):
         [CC, "-shared", "-fPIC", "-w", "-o", library, source, "-ldl", "-Wl,-soname,libcuda.so.1"], check=True
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    command = [sys.executable, str(HERE / "test_virtual_stand_in.py")]
+    command = [sys.executable, __file__]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
