@@ -175,11 +175,6 @@ def test_parts_fill_whole_waves_of_blocks():
         assert (plan.parts[0] - 1) * plan.chunk < context <= plan.parts[0] * plan.chunk
 
 
-def test_a_single_short_sequence_is_divided_among_few_wide_blocks():
-    plan = Shape(batch=1, context=2048, heads=32, kv_heads=8, dim=128).plan(132)
-    assert (plan.threads, plan.chunk, plan.parts) == (512, 128, (16,))
-
-
 def test_unsupported_head_sizes_are_skipped_with_a_message():
     with pytest.raises(Skip, match="the kernel does not support 12 heads of 128 elements over 4 KV heads"):
         attention(dataclasses.replace(SMALL, heads=12, kv_heads=4))
