@@ -389,6 +389,8 @@ FAMILIES = {
     "tensor": 7,
     "virtual": 22,
 }
+# Families that a later issue asked for: tiers, clusters, atomics; vector units; near barriers; arrivals, split weights.
+ADDED = {"bandwidth": 3, "gemm": 1, "latency": 1, "compression": 2}
 
 
 def lines_of(nodes: Iterator[ast.AST]) -> set[int]:
@@ -430,9 +432,10 @@ def test_a_case_family_of_a_large_suite_costs_at_most_150_lines_of_code():
     code = Counter()
     for path in python_files("suites"):
         code[path.relative_to(ROOT).parts[1]] += line_counts(path)["code"]
-    most = {suite: 150 for suite, families in FAMILIES.items() if families >= 10}
-    assert {suite: code[suite] for suite, limit in most.items() if code[suite] > limit * FAMILIES[suite]} == {}
-    assert code.total() <= 115 * sum(FAMILIES.values())  # with the modules that suites share
+    families = Counter(FAMILIES) + Counter(ADDED)
+    large = {suite for suite, count in FAMILIES.items() if count >= 10}
+    assert {suite: code[suite] for suite in large if code[suite] > 150 * families[suite]} == {}
+    assert code.total() <= 108 * families.total()  # with the modules that suites share
 
 
 def test_no_file_is_longer_than_600_lines():

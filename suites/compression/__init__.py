@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-from . import _roundtrip, _send
+from . import _roundtrip, _send, _streams
 
 
 def _views(kind: Any, ending: str, case: str, **options: Any) -> list[gb.View]:
@@ -30,8 +30,10 @@ suite = gb.Suite(
         gb.View("bars", "Compression ratio by codec", ("roundtrip",), series="ratio", by=("corpus",)),
         *_views("transfer", "by batch size", "filling", x="size_bytes", by=("codec",), log_x=True, log_y=True),
         *_views("curve", "by threads", "threads", x="threads", by=("codec",)),
+        *_views("bars", "with exponents apart", "split", by=("corpus",)),
+        gb.View("bars", "Latency of a block at a fixed arrival rate", ("arrivals",), by=("corpus",), log_x=True),
         gb.View("bars", _BY_HOST, ("formats",), series="host.decompress.host", by=("corpus",)),
         gb.View("bars", _BY_GPU, ("formats",), series="gpu.decompress.hot", by=("corpus",)),
     ],
-    topics=[_roundtrip.topic, _send.topic],
+    topics=[_roundtrip.topic, _send.topic, _streams.topic],
 )

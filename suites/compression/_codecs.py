@@ -178,6 +178,40 @@ def _lz4(mode: str = "default", speed: str = "default speed") -> HostCodec:
     )
 
 
+def split(numbers: Any) -> tuple[Any, Any]:
+    """Return the exponents of bfloat16 numbers (uint16) and their signs and fractions, a byte each."""
+    return (numbers >> 7).astype(np.uint8), (numbers >> 8 & 0x80 | numbers & 0x7F).astype(np.uint8)
+
+
+def _split(inner: HostCodec) -> HostCodec:
+    """Return a codec of bfloat16 numbers: `inner` compresses the exponents of a chunk, the other bits stay."""
+
+    def squeeze() -> Callable[[Chunk], bytes]:
+        press = inner.squeeze()
+
+        def one(chunk: Chunk) -> bytes:
+            exponents, rest = split(np.frombuffer(chunk, "<u2", len(chunk) // 2))
+            pressed = press(memoryview(exponents))
+            last = bytes(chunk[2 * exponents.size :])  # of a chunk with an odd number of bytes
+            return b"".join((len(pressed).to_bytes(4, "little"), pressed, rest.tobytes(), last))
+
+        return one
+
+    def restore(chunk: Chunk, size: int) -> bytes:
+        count, middle = size // 2, 4 + int.from_bytes(chunk[:4], "little")
+        if len(chunk) != middle + count + size % 2:
+            raise ValueError("the planes do not have the lengths that the chunk states")
+        exponents = np.frombuffer(inner.restore(chunk[4:middle], count), np.uint8).astype(np.uint16)
+        rest = np.frombuffer(chunk, np.uint8, count, middle).astype(np.uint16)
+        if exponents.size != count:
+            raise ValueError("the exponents have a wrong length")
+        numbers = (rest & 0x80) << 8 | exponents << 7 | rest & 0x7F
+        return bytes(numbers.astype("<u2")) + bytes(chunk[middle + count :])
+
+    description = f"bfloat16 with the exponents apart, which alone are compressed: {inner.description}"
+    return HostCodec(squeeze, restore, (*inner.errors, ValueError), description)
+
+
 def imported(name: str, extra: str = "host") -> Any:
     """Return the module `name`; raises Skip, with the extra of gpubench that installs it, if it is unavailable."""
     try:
@@ -193,6 +227,7 @@ ON_HOST: Mapping[str, Callable[[], HostCodec]] = {
     **{f"isal-{level}": functools.partial(_isal, level) for level in (1, 3)},
     "zstd-9": functools.partial(_zstd, 9),
     "lz4-hc": functools.partial(_lz4, "high_compression", "high compression"),
+    "split-zstd-1": lambda: _split(_zstd(1)),
 }
 # What a GPU's formats are written and read with on the host.
 FORMATS: Mapping[str, Callable[[], HostCodec]] = {

@@ -38,3 +38,32 @@ extern "C" __global__ void fill_bytes(u64 word, u64 n, u8* out) {
     for (u64 i = gb_thread(); i < words; i += gb_threads()) ((u64*)out)[i] = word;
     for (u64 i = 8 * words + gb_thread(); i < n; i += gb_threads()) out[i] = (u8)(word >> (8 * (i % 8)));
 }
+
+// Splits bfloat16 numbers, eight at a time, into a plane of exponents and a plane of signs and fractions, a byte each.
+extern "C" __global__ void split_weights(const uint4* weights, u64* exponents, u64* rest, u64 n) {
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) {
+        const uint4 v = weights[i];
+        const u32 words[] = {v.x, v.y, v.z, v.w};
+        u64 high = 0, low = 0;
+        for (u32 k = 0; k < 8; ++k) {
+            const u32 word = words[k / 2] >> (16 * (k % 2)) & 0xffff;
+            high |= (u64)(word >> 7 & 0xff) << (8 * k);
+            low |= (u64)(word >> 8 & 0x80 | word & 0x7f) << (8 * k);
+        }
+        exponents[i] = high;
+        rest[i] = low;
+    }
+}
+
+// Joins the planes again.
+extern "C" __global__ void merge_weights(const u64* exponents, const u64* rest, uint4* weights, u64 n) {
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) {
+        const u64 high = exponents[i], low = rest[i];
+        u32 words[4] = {0, 0, 0, 0};
+        for (u32 k = 0; k < 8; ++k) {
+            const u32 part = (u32)(low >> (8 * k)) & 0xff, word = (part & 0x80) << 8 | part & 0x7f;
+            words[k / 2] |= (word | ((u32)(high >> (8 * k)) & 0xff) << 7) << (16 * (k % 2));
+        }
+        weights[i] = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}

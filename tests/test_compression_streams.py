@@ -1,0 +1,118 @@
+"""Codecs in streams: latency at an arrival rate, queues that grow, and weights whose exponents are compressed apart."""
+
+from typing import Any
+
+import _codec_device as device_of
+import _grid
+import numpy as np
+import pytest
+from _compression_tasks import verify
+from _modules import suite_module
+from _poison import overwrite
+
+from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Untrustworthy, WrongAnswer
+from gpubench.devices.native import nvcomp
+from gpubench.model import Case, Device, Facts
+
+SUITE = plugins.load("suites", "compression")
+AT, CODECS = suite_module("compression", "_streams"), suite_module("compression", "_codecs")
+GPU = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=2**37)
+
+
+class Clock:
+    """A clock that stands still but for the server, which takes the seconds of `service` in turn."""
+
+    def __init__(self, service: list[float]) -> None:
+        self.now, self._service, self._served = 0.0, service, 0
+
+    def __call__(self) -> float:
+        self.now += 1e-6  # each look at the clock takes a microsecond
+        return self.now
+
+    def serve(self) -> None:
+        self.now += self._service[self._served % len(self._service)]
+        self._served += 1
+
+
+def arrivals(monkeypatch: pytest.MonkeyPatch, load: float, service: list[float]) -> Any:
+    clock = Clock(service)
+    monkeypatch.setattr(AT, "perf_counter", clock)
+    return AT.Arrivals(clock.serve, load)
+
+
+def test_blocks_that_arrive_more_slowly_than_they_are_served_never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = arrivals(monkeypatch, 0.5, [1e-3])
+    assert stream() == pytest.approx(1e-3, rel=0.01)
+    seen = stream.observed("compress", 2**16)
+    assert seen["compress.p99"].value == pytest.approx(1e-3, rel=0.01)
+    assert seen["compress.highest"].value == pytest.approx(2**16 / 1e-3, rel=0.01)
+
+
+def test_a_block_behind_a_slow_one_waits_from_its_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of ten blocks takes ten times as long; the reference is Lindley's recursion."""
+    service = [1e-3] * 9 + [1e-2]
+    stream = arrivals(monkeypatch, 0.8, service)
+    p50 = stream()
+    interval, wait, latencies = 1.9e-3 / 0.8, 0.0, []
+    for index in range(1000):
+        latencies.append(wait + service[index % 10])
+        wait = max(0.0, latencies[-1] - interval)
+    assert p50 == pytest.approx(np.median(latencies), rel=0.05)
+    assert stream.observed("x", 1)["x.p99"].value == pytest.approx(np.percentile(latencies, 99), rel=0.05)
+
+
+def test_an_arrival_rate_above_the_codec_s_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Untrustworthy, match=r"the queue grows at a load of 1\.2") as caught:
+        arrivals(monkeypatch, 1.2, [1e-3])()
+    assert caught.value.cause == "growing-queue"
+
+
+def task_of(opened: Any, name: str, **params: Any) -> Any:
+    target = Target(Facts((opened.device,)), opened.device)
+    return SUITE.build(Bench(opened, Case("compression", name, tuple(params.items())), target, SUITE.package))
+
+
+def test_a_stream_of_the_host_is_compared_bit_for_bit(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AT, "_SAMPLE_S", 1e-3)
+    monkeypatch.setattr(AT, "_GROWTH", float("inf"))  # the machine of the tests may be busy
+    params = {"corpus": "bf16-weights", "codec": "split-zstd-1", "block_bytes": 2**16, "load": 0.5}
+    seen = verify(host, task_of(host, "arrivals", **params))
+    assert seen["ratio"].value > 1.4
+    assert seen["decompress.highest"].value > 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4097])
+def test_every_bit_pattern_of_a_weight_comes_back_from_the_host_s_split_codec(size: int) -> None:
+    codec = CODECS.ON_HOST["split-zstd-1"]()
+    every = np.arange(2**16, dtype="<u2").tobytes()
+    for data in (every, every[:size]):
+        (packed,) = codec.compress([memoryview(data)])
+        assert codec.decompress([packed], [len(data)]) == [data]
+        for damaged in (packed[:-1] + b"xx", b"\xff" * 4 + packed[4:], packed[: len(packed) // 2]):
+            with pytest.raises(WrongAnswer):
+                codec.decompress([damaged], [len(data)])
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_weights_split_on_a_device_come_back_and_a_plane_that_is_not_merged_is_found(
+    host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
+    opened = device_of.GpuInHostMemory(host, GPU)
+    task = task_of(opened, "split", corpus="bf16-weights", codec="ans", size_bytes=2**20)
+    for redraw in (lambda: None, task.stages["compress"].inputs):
+        redraw()
+        overwrite(task)
+        with pytest.raises(WrongAnswer):
+            task.check()
+        for stage in task.stages.values():
+            stage.call()
+        seen = task.check()
+        assert seen["exponents.ratio"].value > seen["ratio"].value > 1.2
+    weights = task.stages["compress"].call.__self__
+    exponents, rest = CODECS.split(weights.weights.view(np.uint16))
+    assert np.array_equal(weights.trip.source.memory, exponents)
+    assert np.array_equal(weights._rest, rest)
