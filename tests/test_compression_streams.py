@@ -1,5 +1,6 @@
 """Codecs in streams: latency at an arrival rate, queues that grow, and weights whose exponents are compressed apart."""
 
+import dataclasses
 from typing import Any
 
 import _codec_device as device_of
@@ -116,3 +117,34 @@ def test_weights_split_on_a_device_come_back_and_a_plane_that_is_not_merged_is_f
     exponents, rest = CODECS.split(weights.weights.view(np.uint16))
     assert np.array_equal(weights.trip.source.memory, exponents)
     assert np.array_equal(weights._rest, rest)
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_a_product_of_packed_weights_equals_that_of_the_plain_ones(host: Any) -> None:
+    opened = device_of.GpuInHostMemory(host, GPU, dataclasses.replace(device_of.TRAITS, warp=32))
+    task = task_of(opened, "fused", rows=64, cols=512)
+    for redraw in (lambda: None, task.stages["fused"].inputs):
+        redraw()
+        overwrite(task)
+        with pytest.raises(WrongAnswer):
+            task.check()
+        for stage in task.stages.values():
+            stage.call()
+        assert 1.3 < task.check()["ratio"].value <= 4 / 3
+    (result,) = task.stages["fused"].outputs
+    result[3] += 0.01
+    with pytest.raises(WrongAnswer, match="fused: a sum"):
+        task.check()
+
+
+def test_every_weight_is_packed_or_listed() -> None:
+    weights = np.arange(2**16, dtype=np.uint16).reshape(256, 256)  # every bit pattern, infinities and NaN too
+    packed = AT.PackedWeights(weights, 2)
+    codes = np.stack([packed.codes & 15, packed.codes >> 4], -1).reshape(256, 256).astype(np.uint16)
+    rest = packed.rest.astype(np.uint16)
+    restored = (rest & 0x80) << 8 | (packed.base + codes) << 7 | rest & 0x7F
+    for row in range(512):
+        place = slice(packed.starts[row], packed.starts[row + 1])
+        restored[row % 256, packed.columns[place]] = packed.bits[place]
+    assert np.array_equal(restored, weights)
+    assert packed.nbytes > 512 * 256 * 1.5

@@ -133,29 +133,30 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
     reused, passing = (bench.words(n // 8, int(rng.integers(2**63))) for n in (size_bytes, passing_bytes))
     numbers = tuple(np.uint32(n) for n in (part_bytes // _VECTOR_BYTES, _PARTS, reuse))
     share = np.uint32(share_bytes // _VECTOR_BYTES)
-    results, expected = (xp.zeros(blocks, np.uint64) for _ in range(2))
-    cycles = xp.zeros((blocks, 2), np.uint64)
+    expected = xp.zeros(blocks, np.uint64)
+    timed, walked = ((xp.zeros(blocks, np.uint64), xp.zeros((blocks, 2), np.uint64)) for _ in range(2))
     shared_bytes = share_bytes if tier == "shared" else 0
     notes, close = {}, None
     if tier == "window":
         window, carved = _Window.over(bench, reused.array)
         notes, close = {"carve-out": f"{carved} bytes"}, window.close
 
-    def call(steps: int = 0) -> None:
-        args = (reused.array, share, passing.array, *numbers, np.uint32(steps), results, cycles)
+    def call(steps: int = 0, outputs: tuple[Any, Any] = timed) -> None:
+        args = (reused.array, share, passing.array, *numbers, np.uint32(steps), *outputs)
         kernel((blocks,), (_THREADS,), args, shared_bytes)
 
-    def verify(steps: int) -> None:
+    def cycles_of(steps: int, outputs: tuple[Any, Any]) -> Any:
+        """Return the median cycles of the blocks' readings and walks, after their results are compared."""
         seeds = (np.uint64(reused.seed), share, np.uint64(passing.seed))
         compute((blocks,), (_THREADS,), (*seeds, *numbers, np.uint32(steps), expected))
-        expect_equal(bench.device.to_host(results), bench.device.to_host(expected), "blocks' results")
+        results, cycles = map(bench.device.to_host, outputs)
+        expect_equal(results, bench.device.to_host(expected), "blocks' results")
+        return np.median(cycles, axis=0)
 
     def check() -> gb.Observation:
-        verify(0)
-        per_clock = reuse * share_bytes / np.median(bench.device.to_host(cycles)[:, 0])
-        call(_STEPS)
-        verify(_STEPS)
-        latency = np.median(bench.device.to_host(cycles)[:, 1]) / (reuse * _STEPS)
+        per_clock = reuse * share_bytes / cycles_of(0, timed)[0]
+        call(_STEPS, walked)
+        latency = cycles_of(_STEPS, walked)[1] / (reuse * _STEPS)
         return {
             "per_clock": gb.Observed(float(per_clock), "B/clock", "more"),
             "latency": gb.Observed(float(latency), "cycles", "less"),
@@ -163,7 +164,7 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
 
     work = gb.Work(moved=reuse * (size_bytes + blocks * part_bytes), payload=reuse * size_bytes)
     redraw = partial(reused.redraw, reused.array)
-    stage = gb.Stage(call, work, "moved", effort=gb.POINT, outputs=(results,), inputs=redraw)
+    stage = gb.Stage(call, work, "moved", effort=gb.POINT, outputs=timed[:1], inputs=redraw)
     return gb.Task.of(stage, check=check, notes=notes, close=close or (lambda: None))
 
 

@@ -1,6 +1,8 @@
 """Time codecs in streams: latency at a fixed arrival rate, and weights whose exponents are compressed apart."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -178,3 +180,115 @@ def split(bench: gb.Bench, corpus: str, codec: str, size_bytes: int) -> gb.Task:
     }
     notes = {"corpus": source.description, "codec": f"exponents by {weights.codec.description}"}
     return gb.Task(stages, weights.check, weights.poison, notes=notes)
+
+
+class PackedWeights:
+    """A matrix of bfloat16 weights in a form of 12 bits each, which a kernel of a product restores on the way.
+
+    Of 16 neighbouring exponents, the most frequent ones, four bits say which; `listed` are the weights outside."""
+
+    def __init__(self, weights: Any, tiles: int) -> None:
+        """Pack `weights` (NumPy, uint16, shape (rows, cols)), which stand `tiles` times below each other."""
+        self.rows, self.cols, self.tiles = weights.shape[0] * tiles, weights.shape[1], tiles
+        exponents, rest = _codecs.split(weights)
+        within = np.convolve(np.bincount(exponents.ravel(), minlength=256), np.ones(16, int))[15:]
+        self.base = int(within.argmax())
+        listed = (exponents < self.base) | (exponents >= self.base + 16)
+        codes = np.where(listed, 0, exponents - self.base).astype(np.uint8)
+        self.rest = np.where(listed, 0, rest).astype(np.uint8)
+        self.codes = codes[:, ::2] | codes[:, 1::2] << 4
+        counts = np.tile(listed.sum(1), tiles)
+        self.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+        self.columns = np.tile(np.nonzero(listed)[1], tiles).astype(np.uint32)
+        self.bits = np.tile(weights[listed], tiles).astype(np.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the packed matrix with its lists."""
+        lists = self.starts, self.columns, self.bits
+        return int(self.rows * self.cols * 3 // 2 + sum(part.nbytes for part in lists))
+
+
+def _products(
+    bench: gb.Bench, packed: PackedWeights, weights: Any, x: Any, room: Any, results: Mapping[str, Any]
+) -> dict[str, Callable[[], None]]:
+    """Return the calls of `fused`: they read packed or plain `weights` and `x`, and write `room` and `results`."""
+    names = ("packed_product", "plain_product", "unpack_weights", "patch_weights")
+    of_packed, of_plain, restore, patch = (bench.kernel("codecs.cu", name) for name in names)
+    rest, codes = (
+        _corpora.Corpus(part.reshape(-1), "uint8", "", part.size * packed.tiles).buffer(bench)
+        for part in (packed.rest, packed.codes)
+    )
+    lists = tuple(
+        bench.xp.asarray(np.append(part, np.uint32(0))) for part in (packed.starts, packed.columns, packed.bits)
+    )
+    shape, base = (np.uint32(packed.rows), np.uint32(packed.cols)), np.uint32(packed.base)
+    groups = np.uint64(packed.rows * packed.cols // 16)
+    grid = (-(-packed.rows // (4 * _THREADS // bench.traits.warp)),)
+
+    def unpack() -> None:
+        restore((_GRID,), (_THREADS,), (rest, codes, base, groups, room))
+        patch((-(-packed.rows // _THREADS),), (_THREADS,), (*lists, *shape, room))
+
+    def fused() -> None:
+        of_packed(grid, (_THREADS,), (rest, codes, base, *lists, x, *shape, results["fused"]))
+
+    def plain(source: Any, name: str) -> None:
+        of_plain(grid, (_THREADS,), (source, x, *shape, results[name]))
+
+    apart = in_turn(unpack, partial(plain, room, "apart"))
+    return {"fused": fused, "plain": partial(plain, weights, "plain"), "apart": apart, "unpack": unpack}
+
+
+@topic.case(
+    when=gb.on_gpu,
+    rows=gb.points((16384,), (1024,)),
+    cols=gb.points((8192,), (1024,)),
+)
+def fused(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
+    """Product of a packed matrix of bfloat16 weights and a vector: bytes of the unpacked weights per second.
+
+    `fused` restores the weights in registers, `plain` reads them unpacked, `apart` restores them to memory and then
+    reads them, and `unpack` only restores them. All are kernels of the same structure; restored weights are compared
+    bit for bit, and sums with double precision."""
+    bench.need(6 * rows * cols + _codecs.RESERVE_BYTES)
+    xp, device = bench.xp, bench.device
+    whole = _corpora.corpus_of(bench, "bf16-weights", 2 * rows * cols)
+    tile_rows = min(rows, whole.data.size // 2 // cols)
+    tile = whole.data[: 2 * tile_rows * cols].view(np.uint16).reshape(tile_rows, cols)
+    packed = PackedWeights(tile, rows // tile_rows)
+    vector = bench.rng.standard_normal(cols).astype(np.float32)
+    x, room = xp.asarray(vector), xp.empty(2 * rows * cols, xp.uint8)
+    results = {name: xp.zeros(rows, np.float32) for name in ("fused", "plain", "apart")}
+    weights = replace(whole, data=tile.reshape(-1).view(np.uint8)).buffer(bench)
+    calls = _products(bench, packed, weights, x, room, results)
+
+    def redraw() -> None:
+        vector[:] = -vector[::-1]
+        x[:] = xp.asarray(vector)
+
+    def check() -> gb.Observation:
+        """Compare all restored weights, and every row's sum in each way with double precision."""
+        _codecs.DeviceBytes(bench).expect_same(room, weights)
+        numbers = (tile.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        expected, scale = numbers @ vector, np.abs(numbers) @ np.abs(vector)
+        for name, result in results.items():
+            errors = np.abs(device.to_host(result).reshape(-1, tile_rows) - expected)
+            gb.expect(
+                bool((errors <= 1e-5 * scale).all()), f"{name}: a sum is further from the exact one than rounding"
+            )
+        return {"ratio": gb.Observed(2 * rows * cols / packed.nbytes, "", "more")}
+
+    work = gb.Work(payload=2 * rows * cols)
+    stages = {
+        name: gb.Stage(
+            call,
+            work,
+            "payload",
+            effort=gb.POINT,
+            outputs=(room,) if name == "unpack" else (results[name],),
+            inputs=redraw,
+        )
+        for name, call in calls.items()
+    }
+    return gb.Task(stages, check, notes={"listed weights": str(len(packed.bits)), "corpus": whole.description})

@@ -67,3 +67,95 @@ extern "C" __global__ void merge_weights(const u64* exponents, const u64* rest, 
         weights[i] = make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
+
+// Products of bfloat16 weights, rows × cols, and a vector of floats: a warp sums ROWS rows, 16 weights of each at a time.
+// A packed weight is a byte of sign and fraction, and four bits that are added to the exponent `base`. A weight outside
+// of these 16 exponents is packed as the power of two of `base`, and stands in a list of its row.
+#define ROWS 4
+#define GROUP 16
+
+static __device__ __forceinline__ u32 unpacked(u32 part, u32 code, u32 base) {
+    return (part & 0x80u) << 24 | (part & 0x7fu) << 16 | (base + code) << 23;
+}
+
+struct Sixteen {
+    float number[GROUP];
+};
+
+static __device__ __forceinline__ Sixteen packed_group(const uint4* rest, const uint2* codes, u64 i, u32 base) {
+    const uint4 parts = gb_stream(rest + i);
+    const uint2 nibbles = gb_word(codes + i);
+    const u32 part_words[] = {parts.x, parts.y, parts.z, parts.w};
+    Sixteen group;
+#pragma unroll
+    for (u32 k = 0; k < GROUP; ++k) {
+        const u32 part = part_words[k / 4] >> (8 * (k % 4)), code = (k < 8 ? nibbles.x : nibbles.y) >> (4 * (k % 8)) & 15;
+        group.number[k] = __uint_as_float(unpacked(part, code, base));
+    }
+    return group;
+}
+
+static __device__ __forceinline__ Sixteen plain_group(const uint4* weights, u64 i) {
+    Sixteen group;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const uint4 v = gb_stream(weights + 2 * i + half);
+        const u32 pairs[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (u32 k = 0; k < 8; ++k)
+            group.number[8 * half + k] = __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
+    }
+    return group;
+}
+
+#define PRODUCT(LOAD_GROUP, AFTER)                                                                        \
+    const u32 lane = threadIdx.x % warpSize, groups = cols / GROUP;                                       \
+    const u32 first = (u32)(gb_thread() / warpSize) * ROWS;                                               \
+    if (first >= rows) return;                                                                            \
+    float sums[ROWS] = {0};                                                                               \
+    for (u32 i = lane; i < groups; i += warpSize) {                                                       \
+        float4 part[GROUP / 4];                                                                           \
+        _Pragma("unroll") for (u32 k = 0; k < GROUP / 4; ++k) part[k] = x[(u64)i * (GROUP / 4) + k];      \
+        _Pragma("unroll") for (u32 r = 0; r < ROWS; ++r) {                                                \
+            const u64 place = (u64)(first + r) * groups + i;                                              \
+            const Sixteen group = LOAD_GROUP;                                                             \
+            _Pragma("unroll") for (u32 k = 0; k < GROUP / 4; ++k)                                         \
+                sums[r] += group.number[4 * k] * part[k].x + group.number[4 * k + 1] * part[k].y +        \
+                           group.number[4 * k + 2] * part[k].z + group.number[4 * k + 3] * part[k].w;     \
+        }                                                                                                 \
+    }                                                                                                     \
+    for (u32 r = 0; r < ROWS; ++r) {                                                                      \
+        AFTER;                                                                                            \
+        for (int mask = warpSize / 2; mask > 0; mask /= 2) sums[r] += gb_shuffle_xor(sums[r], mask);      \
+        if (lane == 0) y[first + r] = sums[r];                                                            \
+    }
+
+extern "C" __global__ void plain_product(const uint4* weights, const float4* x, u32 rows, u32 cols, float* y) {
+    PRODUCT(plain_group(weights, place), )
+}
+
+extern "C" __global__ void packed_product(const uint4* rest, const uint2* codes, u32 base, const u32* starts,
+                                          const u32* columns, const u32* bits, const float4* x, u32 rows, u32 cols,
+                                          float* y) {
+    PRODUCT(packed_group(rest, codes, place, base),
+            for (u32 at = starts[first + r] + lane; at < starts[first + r + 1]; at += warpSize) sums[r] +=
+            (__uint_as_float(bits[at] << 16) - __uint_as_float(base << 23)) * ((const float*)x)[columns[at]])
+}
+
+// Restores the weights, all but those of the lists, and then those of the lists.
+extern "C" __global__ void unpack_weights(const uint4* rest, const uint2* codes, u32 base, u64 groups, uint4* weights) {
+    for (u64 i = gb_thread(); i < groups; i += gb_threads()) {
+        const Sixteen group = packed_group(rest, codes, i, base);
+        u32 words[GROUP / 2];
+#pragma unroll
+        for (u32 k = 0; k < GROUP / 2; ++k)
+            words[k] = __float_as_uint(group.number[2 * k]) >> 16 | (__float_as_uint(group.number[2 * k + 1]) & 0xffff0000u);
+        weights[2 * i] = make_uint4(words[0], words[1], words[2], words[3]);
+        weights[2 * i + 1] = make_uint4(words[4], words[5], words[6], words[7]);
+    }
+}
+extern "C" __global__ void patch_weights(const u32* starts, const u32* columns, const u32* bits, u32 rows, u32 cols,
+                                         unsigned short* weights) {
+    for (u64 row = gb_thread(); row < rows; row += gb_threads())
+        for (u32 at = starts[row]; at < starts[row + 1]; ++at) weights[row * cols + columns[at]] = (unsigned short)bits[at];
+}
