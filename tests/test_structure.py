@@ -389,7 +389,7 @@ FAMILIES = {
     "tensor": 7,
     "virtual": 22,
 }
-# Families that a later issue asked for: tiers, clusters, atomics; vector units; near barriers; arrivals, split and packed weights.
+# Families that later issues asked for, beyond those of that commit.
 ADDED = {"bandwidth": 3, "gemm": 1, "latency": 1, "compression": 3}
 
 
