@@ -29,17 +29,19 @@ _ADDERS, _TURNS, _ADDING_BLOCKS = 256, 16, 8  # threads per block; additions per
 
 topic = gb.Topic(
     views=[
-        gb.View("curve", "A set in use beside passing data, by its size", ("tiers",), x="size_bytes", by=("tier",)),
+        gb.View("curve", "Bandwidth of a set in use beside passing data", ("tiers",), x="size_bytes", by=("tier",)),
         gb.View(
             "curve",
-            "Latency of a set in use beside passing data, by its size",
+            "Latency of a set in use beside passing data",
             ("tiers",),
             x="size_bytes",
             by=("tier",),
             series="latency",
         ),
-        gb.View("curve", "Shared memory of other blocks by cluster size", ("cluster_shared",), x="blocks"),
-        gb.View("curve", "Atomic additions by number of cells", ("atomics",), x="cells", by=("space",), log_x=True),
+        gb.View("curve", "Distributed shared memory bandwidth by cluster size", ("cluster_shared",), x="blocks"),
+        gb.View(
+            "curve", "Atomic addition throughput by number of cells", ("atomics",), x="cells", by=("space",), log_x=True
+        ),
     ]
 )
 

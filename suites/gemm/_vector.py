@@ -27,7 +27,11 @@ _X86 = {128: ("fma", "xmm"), 256: ("fma", "ymm"), 512: ("avx512f", "zmm")}
 _TYPES = {"float32": "float", "float64": "double"}
 
 topic = gb.Topic(
-    views=[gb.View("bars", "Multiply-adds of the host's vector units", ("vector_fma",), by=("bits",), series="hot")]
+    views=[
+        gb.View(
+            "bars", "Multiply-add throughput of the host's vector units", ("vector_fma",), by=("bits",), series="hot"
+        )
+    ]
 )
 
 

@@ -28,7 +28,7 @@ topic = gb.Topic(
         gb.View(
             "staircase", "Constant memory latency by working set", ("constant",), "size_bytes", series="hot", log_x=True
         ),
-        gb.View("bars", "Barriers of a block and of a cluster", ("near_barrier",)),
+        gb.View("bars", "Barrier time of a block and of a cluster", ("near_barrier",)),
         gb.View("bars", "Atomic latency by memory space", ("atomic",), log_x=True),
         gb.View("curve", "Shared memory latency by bank conflict degree", ("conflict",), "degree", series="hot"),
     ]
