@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("suites", "collectors", "gpubench/analysis", "gpubench/measuring", "gpubench/devices")
 # each has a standard term instead: missing or unsupported, maximum, 95 % confidence, SM or compute unit, poison
 AVOIDED = re.compile(r"\b(lack(s|ing)?|greatest|surely|multiprocessors?|spoil\w*|nobody|theirs|so many|slow-down)\b")
-TABLES = ("choice", "interval")  # views that name a decision and draw no axis
+TABLES = ("choice", "interval", "scaling")  # views that name a decision and draw no axis
 DERIVED = ("amortisation", "serving")  # views whose axis is computed from figures of another unit
 UNITS = {  # the unit of a figure, by the quantity that its title names first
     "bandwidth": {"B/s"},

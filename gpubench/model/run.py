@@ -180,7 +180,9 @@ class View(Strict):
 
     `choice` shows what a model that chooses among measured ways loses, by the axis `x`: the ways are the cases, the
     values of `by`, and with the series `*` the stages. `interval` shows after how many steps to save or to exchange:
-    `series` is the cost, `y` the series of a step, and a stage `resume` means that failures are the reason."""
+    `series` is the cost, `y` the series of a step, and a stage `resume` means that failures are the reason. `scaling`
+    computes collectives of more devices: the first case has single hops by the size `x`, and the second one, by the
+    topology `by`, shows the error of the model."""
 
     kind: Literal[
         "curve",
@@ -194,6 +196,7 @@ class View(Strict):
         "amortisation",
         "choice",
         "interval",
+        "scaling",
     ]
     title: Text
     cases: Many[Word]

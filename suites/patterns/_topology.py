@@ -47,6 +47,9 @@ topic = gb.Topic(
             series="unfairness",
         ),
         gb.View("choice", "Topology of an all-gather", ("topology",), "size_bytes", by=("topology",)),
+        gb.View(
+            "scaling", "Time of collectives on more devices", ("incast", "topology"), "size_bytes", by=("topology",)
+        ),
         gb.View("curve", "Incast throughput by number of senders", ("incast",), "senders", by=("size_bytes",)),
     ],
 )

@@ -15,6 +15,7 @@ from gpubench.analysis.views.choices import Choices
 from gpubench.analysis.views.intervals import Intervals
 from gpubench.analysis.views.payoffs import Payoffs
 from gpubench.analysis.views.phase_tables import phase_tables
+from gpubench.analysis.views.scaling import Scaling
 from gpubench.analysis.views.served import Servings
 from gpubench.analysis.views.staircases import Staircase
 from gpubench.analysis.views.table import NO_VALUE, Derived, Table, derived
@@ -129,7 +130,7 @@ def _row(figure: LinkFigure, first: LinkFigure) -> tuple[str, ...]:
     return (figure.case.id, figure.figure.text, figure.sum.text if figure.sum else _NONE, share, differences or same)
 
 
-KINDS: tuple[type[Derived], ...] = (Staircase, Transfers, Payoffs, Servings, Amortisation, Choices, Intervals)
+KINDS: tuple[type[Derived], ...] = (Staircase, Transfers, Payoffs, Servings, Amortisation, Choices, Intervals, Scaling)
 _TOPICS = (("phases", phase_tables), ("links", link_tables), ("soak", soak_tables))
 _P99_SAMPLES, _P999_SAMPLES = 1000, 10_000  # ten samples then lie beyond the percentile
 _TAIL_HEADS = ("case", "device", "median", "p99", "p99.9", "maximum", "samples")
