@@ -369,9 +369,10 @@ def linear_of(torch: Any, precision: str) -> Linear:
     def rounded(matrix: Any, name: str) -> tuple[Any, Any]:
         """Return a matrix in an 8-bit format, and the factor that restores it."""
         kind = getattr(torch, name)
-        largest = torch.linalg.vector_norm(matrix, float("inf")).float().clamp(min=1e-12)
         most = torch.finfo(kind).max
-        return (matrix * (most / largest).to(matrix.dtype)).clamp(-most, most).to(kind), largest / most
+        largest = torch.linalg.vector_norm(matrix, float("inf")).float().clamp(min=1e-12)
+        factor = (most / largest).to(matrix.dtype)
+        return (matrix * factor).clamp(-most, most).to(kind), 1 / factor.float()
 
     def product(a: tuple[Any, Any], b: tuple[Any, Any]) -> Any:
         """Return A·Bᵀ of two rounded matrices, whose rows are contiguous."""
