@@ -74,11 +74,16 @@ class Products:
             return
         rows, cols = out.shape
         shape = Shape(rows, cols, a.shape[0] if order[0] == "t" else a.shape[1], order)
-        key = a.data.ptr, b.data.ptr, out.data.ptr, shape
+        key = address(a), address(b), address(out), shape
         if key not in self._calls:
             described = MatrixProduct(PRECISIONS[GPU_TYPE], shape, a.reshape(-1), b.reshape(-1), out.reshape(-1))
             self._calls[key] = vendor(self._bench, described, self.workspace).call
         self._calls[key]()
+
+
+def address(array: Any) -> int:
+    """Return the address of an array of a GPU."""
+    return int(array.data.ptr)
 
 
 def expect_close(computed: Any, expected: Any, items: str) -> None:

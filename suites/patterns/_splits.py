@@ -144,7 +144,7 @@ class TransformerLayer:
     def _attention(self, by_head: list[Any], mixed: Any, places: int) -> list[Callable[[], None]]:
         """Return the calls that write the attention of each sequence to `mixed`, described at their first use."""
         batch, heads, length, dim = by_head[0].shape
-        key = mixed.data.ptr, heads, places
+        key = batch, heads, length, places
         if key not in self._attentions:
             shape = PromptShape(length, heads, heads, dim)
             unfused = Unfused(replace(self._bench, package=inference.__name__), shape, self._multiply.workspace, places)
