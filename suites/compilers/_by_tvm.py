@@ -3,7 +3,11 @@
 Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, and NVRTC compiles what TVM writes."""
 
 import importlib
+import importlib.util
+import logging
+import os
 import re
+import tempfile
 from functools import partial
 from typing import Any
 
@@ -17,6 +21,7 @@ from ._providers import Built
 
 _INSTALL = "pip install 'gpubench-suite[tvm]'"
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
+_SEED = 1  # of MetaSchedule's search
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -33,22 +38,26 @@ class TensorExpressions:
         return self.sum(x, axis, keepdims) / float(int(x.shape[axis]))
 
 
-def build(bench: gb.Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem, trials: int = 0) -> Built:
     """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
-    The kernel computes in float32."""
+    The kernel computes in float32. `trials` of MetaSchedule schedule for the host; without any, fixed rules do."""
     arch = expect_nvidia(bench, "tvm") if bench.traits.is_gpu else ""
     try:
         tvm = importlib.import_module("tvm")
     except ImportError as error:
         raise gb.Unavailable("TVM is not installed", _INSTALL) from error
-    return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem)
+    return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem, trials)
 
 
-def _on_host(tvm: Any, problem: Problem) -> Built:
+def _on_host(tvm: Any, problem: Problem, trials: int) -> Built:
     """Return `problem`'s operator as a function on all threads of the host."""
     processor = tvm.target.codegen.llvm_get_system_cpu()
-    module = tvm.compile(_for_host(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
+    kind = {"kind": "llvm", "mcpu": processor} | ({"num-cores": len(os.sched_getaffinity(0))} if trials else {})
+    target = tvm.target.Target(kind)
+    function = _function_of(tvm, problem)
+    scheduled = _tuned(function, target, trials) if trials else _for_host(function)
+    module = tvm.compile(scheduled, target=target)
     shapes = [*map(problem.shape_of, problem.operator.inputs), *[problem.output_shape] * problem.operator.outputs]
     # TVM allocates them with the alignment that its code needs
     tensors = [tvm.runtime.empty(shape, problem.dtype) for shape in shapes]
@@ -70,12 +79,36 @@ def _placeholders(tvm: Any, problem: Problem) -> list[Any]:
     return [tvm.te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
 
 
-def _for_host(tvm: Any, problem: Problem) -> Any:
-    """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order."""
+def _function_of(tvm: Any, problem: Problem) -> Any:
+    """Return `problem`'s operator as TVM's module of one function without a schedule."""
     inputs = _placeholders(tvm, problem)
     outputs = problem.operator.outputs_of(TensorExpressions(tvm.topi), *inputs)
-    function = tvm.te.create_prim_func([*inputs, *outputs])
-    schedule = importlib.import_module("tvm.s_tir").Schedule(tvm.IRModule({"main": function}))
+    return tvm.IRModule({"main": tvm.te.create_prim_func([*inputs, *outputs])})
+
+
+def _tuned(function: Any, target: Any, trials: int) -> Any:
+    """Return a module with the fastest schedule among `trials` that MetaSchedule compiles and times.
+
+    Raises Unavailable without the packages that it needs beside TVM."""
+    for package in ("cloudpickle", "xgboost"):
+        if importlib.util.find_spec(package) is None:
+            raise gb.Unavailable(f"TVM's MetaSchedule needs {package}", f"pip install {package}")
+    meta = importlib.import_module("tvm.s_tir.meta_schedule")
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
+    cores = target.attrs["num-cores"]
+    with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
+        found = meta.tune_tir(
+            function, target, folder, trials, num_trials_per_iter=16, num_tuning_cores=int(cores), seed=_SEED
+        )
+        best = meta.tir_integration.compile_tir(found, function, target)
+    if best is None:
+        raise gb.Skip(f"none of MetaSchedule's {trials} trials ended")
+    return best.mod
+
+
+def _for_host(module: Any) -> Any:
+    """Return the function of `module` scheduled: rows in parallel, the steps of a row in order."""
+    schedule = importlib.import_module("tvm.s_tir").Schedule(module)
     root = schedule.get_sblock("root")
     results = {schedule.get(block).name_hint for block in schedule.get_output_blocks(root)}
     for block in schedule.get_child_blocks(root):

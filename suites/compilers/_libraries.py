@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -84,10 +84,13 @@ def build_torch(bench: gb.Bench, problem: Problem) -> Built:
     return _by_torch(bench, problem, torch, function, f"results of every function in {problem.dtype}")
 
 
-def build_inductor(bench: gb.Bench, problem: Problem) -> Built:
-    """Return the functions of `build_torch` as torch.compile fuses them at the first call, for this shape alone."""
+def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, bool] | None = None) -> Built:
+    """Return the functions of `build_torch` as torch.compile fuses them at the first call, for this shape alone.
+
+    `options` are settings of Inductor, such as `max_autotune`."""
     torch = with_compiler(bench)
-    function = torch.compile(_torch_function(torch, problem), fullgraph=True, dynamic=False)
+    chosen = dict(options) if options else None
+    function = torch.compile(_torch_function(torch, problem), fullgraph=True, dynamic=False, options=chosen)
     return _by_torch(bench, problem, torch, function, _INDUCTOR)
 
 
