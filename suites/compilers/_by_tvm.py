@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from ._providers import Built
 
 _INSTALL = "pip install 'gpubench-suite[tvm]'"
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
-_SEED = 1  # of MetaSchedule's search
+_SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -56,7 +57,7 @@ def _on_host(tvm: Any, problem: Problem, trials: int) -> Built:
     kind = {"kind": "llvm", "mcpu": processor} | ({"num-cores": len(os.sched_getaffinity(0))} if trials else {})
     target = tvm.target.Target(kind)
     function = _function_of(tvm, problem)
-    scheduled = _tuned(function, target, trials) if trials else _for_host(function)
+    scheduled = _tuned(tvm, function, target, trials) if trials else _for_host(function)
     module = tvm.compile(scheduled, target=target)
     shapes = [*map(problem.shape_of, problem.operator.inputs), *[problem.output_shape] * problem.operator.outputs]
     # TVM allocates them with the alignment that its code needs
@@ -86,24 +87,71 @@ def _function_of(tvm: Any, problem: Problem) -> Any:
     return tvm.IRModule({"main": tvm.te.create_prim_func([*inputs, *outputs])})
 
 
-def _tuned(function: Any, target: Any, trials: int) -> Any:
-    """Return a module with the fastest schedule among `trials` that MetaSchedule compiles and times.
-
-    Raises Unavailable without the packages that it needs beside TVM."""
-    for package in ("cloudpickle", "xgboost"):
-        if importlib.util.find_spec(package) is None:
-            raise gb.Unavailable(f"TVM's MetaSchedule needs {package}", f"pip install {package}")
-    meta = importlib.import_module("tvm.s_tir.meta_schedule")
+def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
+    """Return the module with the fastest schedule among `trials` that MetaSchedule proposes (Shao et al., 2022)."""
+    if importlib.util.find_spec("xgboost") is None:  # its model of costs
+        raise gb.Unavailable("TVM's MetaSchedule needs xgboost", "pip install xgboost")
+    meta, derived = importlib.import_module("tvm.s_tir.meta_schedule"), importlib.import_module("tvm.ir.utils")
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
-    cores = target.attrs["num-cores"]
+    builder, runner, callbacks = meta.builder, meta.runner, meta.measure_callback
+    compiled: dict[str, Any] = {}  # MetaSchedule's own builder and runner start processes, which import TVM each time
+
+    @derived.derived_object
+    class Builder(builder.PyBuilder):  # type: ignore[misc,name-defined]
+        """Compiles schedules in this process."""
+
+        def build(self, inputs: Any) -> list[Any]:
+            for proposed in inputs:
+                compiled[str(len(compiled))] = tvm.compile(proposed.mod, target=target)
+            return [builder.BuilderResult(name, None) for name in list(compiled)[-len(inputs) :]]
+
+    @derived.derived_object
+    class Measured(runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
+        """The seconds of a schedule's calls."""
+
+        def __init__(self, seconds: list[float]) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> Any:
+            return runner.RunnerResult(self.seconds, None)
+
+    @derived.derived_object
+    class Runner(runner.PyRunner):  # type: ignore[misc,name-defined]
+        """Times schedules in this process."""
+
+        def run(self, inputs: Any) -> list[Any]:
+            return [Measured(_seconds(tvm, compiled[ran.artifact_path], ran.args_info)) for ran in inputs]
+
     with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
-        found = meta.tune_tir(
-            function, target, folder, trials, num_trials_per_iter=16, num_tuning_cores=int(cores), seed=_SEED
+        records = meta.tune_tir(
+            *(module, target, folder, trials),
+            num_trials_per_iter=_TRIALS_AT_ONCE,
+            builder=Builder(),
+            runner=Runner(),
+            measure_callbacks=[callbacks.AddToDatabase(), callbacks.UpdateCostModel()],
+            num_tuning_cores="logical",
+            seed=_SEED,
         )
-        best = meta.tir_integration.compile_tir(found, function, target)
-    if best is None:
-        raise gb.Skip(f"none of MetaSchedule's {trials} trials ended")
-    return best.mod
+        schedule = meta.tir_integration.compile_tir(records, module, target)
+    if schedule is None:
+        raise gb.Skip(f"none of MetaSchedule's {trials} trials has a time")
+    return schedule.mod
+
+
+def _seconds(tvm: Any, module: Any, arguments: Any) -> list[float]:
+    """Return the seconds of three calls of a compiled module on random numbers."""
+    rng = np.random.default_rng(_SEED)
+    tensors = [tvm.runtime.tensor(rng.random(tuple(map(int, of.shape))).astype(of.dtype)) for of in arguments]
+    seconds = []
+    for _ in range(4):
+        begun = time.perf_counter()
+        module["main"](*tensors)
+        seconds.append(time.perf_counter() - begun)
+    return seconds[1:]
 
 
 def _for_host(module: Any) -> Any:

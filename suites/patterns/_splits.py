@@ -117,7 +117,7 @@ class TransformerLayer:
     def attended(self, queries: Any, keys: Any, values: Any) -> Any:
         """Return attention without a mask, softmax(Q·Kᵀ / √dim)·V, computed for each head, of the shape of `queries`.
 
-        On a GPU the products and the softmax are those of the prefill of the suite inference."""
+        On a GPU it takes two products of the vendor's library and the softmax of the suite inference."""
         batch, length, numbers = queries.shape
         heads, places = numbers // self.shape.dim, keys.shape[1]
         by_head = [

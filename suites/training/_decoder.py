@@ -38,15 +38,14 @@ PARTS = ("forward", "head", "backward", "optimizer")
 class StepShape:
     """A step's batch of `batch` sequences of `length` tokens, and how it is computed.
 
-    `precision` is the format of products. With `is_recomputed` a layer keeps only its input, and with `is_compiled`
-    torch's compiler fuses each layer. With `has_head` the step begins with an embedding and ends with a head and
-    cross-entropy, otherwise with the squared distance from a random target."""
+    `has_head`: the step begins with an embedding, and ends with a head and cross-entropy instead of the squared
+    distance from a random target."""
 
     batch: int
     length: int
-    precision: str
-    is_recomputed: bool = False
-    is_compiled: bool = False
+    precision: str  # of products
+    is_recomputed: bool = False  # a layer keeps only its input
+    is_compiled: bool = False  # by torch's compiler, each layer as a whole
     has_head: bool = False
 
     @property
@@ -137,7 +136,7 @@ class Decoder:
         return x.contiguous().requires_grad_(), target.reshape(-1, hidden)
 
     def _drawn_rows(self, name: str, rows: int) -> Any:
-        """Return the numbers of random rows; of the embedding those of some tokens of both inputs."""
+        """Return the numbers of random rows; for the embedding, the numbers of some tokens of both inputs."""
         if name == "embedding":
             return self.torch.cat([x.reshape(-1)[: _CHECKED // 2] for x, _ in self._inputs]).unique()
         return self.torch.randint(rows, (_CHECKED,), device=self._device, generator=self._generator)
@@ -213,16 +212,13 @@ class Decoder:
         return x
 
     def _head(self, hidden: Any, target: Any, weights: list[Any]) -> Any:
-        """Return the loss, and put the gradients of the head and of `hidden` in place.
-
-        Without a head the loss is the squared distance from `target`, per number; with one it is the cross-entropy per
-        token, of some tokens at a time because all logits would need gigabytes."""
+        """Return the loss per number or token, and put the gradients of the head and of `hidden` in place."""
         functional, total = self.torch.nn.functional, 0.0
         if not weights:
             loss = functional.mse_loss(hidden, target, reduction="sum")
             loss.backward()
             return loss.detach().float() / target.numel()
-        for first in range(0, len(hidden), _CHUNK):
+        for first in range(0, len(hidden), _CHUNK):  # because all logits would need gigabytes
             rows = slice(first, first + _CHUNK)
             normed = functional.rms_norm(hidden[rows], weights[0].shape, weights[0], _NORM_EPSILON)
             logits = functional.linear(normed, weights[1])

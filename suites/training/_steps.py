@@ -177,10 +177,7 @@ class TrainingStep:
             decoder.torch.cuda.reset_peak_memory_stats()
 
     def _check(self) -> gb.Observation:
-        """Compare loss, gradients and new weights of a first step.
-
-        `error` is the largest relative error of a gradient on a small shape, against double precision, `difference`
-        that of this shape against float32, and `fall` the loss after four steps on one batch over the first one."""
+        """Compare loss, gradients and new weights of a first step; docs/training.md explains the observed values."""
         decoder, observed = self._decoder, dict(self._fixed)
         if self._bench.traits.is_gpu:
             observed["peak_memory"] = gb.Observed(float(decoder.torch.cuda.max_memory_allocated()), "B")
@@ -212,7 +209,7 @@ def library(torch: Any) -> str:
 
 
 def expect_update(decoder: Decoder, before: Mapping[Name, Any]) -> None:
-    """Raise WrongAnswer unless the weights are those of AdamW's first step (Loshchilov & Hutter, 2019).
+    """Raise WrongAnswer unless the weights follow from AdamW's first step (Loshchilov & Hutter, 2019).
 
     `before` has the compared rows of the weights before it."""
     most = _MOST_UPDATE[decoder.shape.weight_format]
