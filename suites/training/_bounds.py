@@ -1,6 +1,5 @@
 """Measure what bounds a training step: its matrix products alone, and the bytes of its optimiser."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -108,9 +107,6 @@ def optimizer(bench: gb.Bench, model: str, layers: int) -> gb.Task:
         decoder.draw_gradients()
 
     poison()
-    numbers = sum(weights.numel() for weights in decoder.parameters.values())
-    itemsize = next(iter(decoder.parameters.values())).itemsize
-    work = gb.Work(moved=float(UPDATE_VALUES * itemsize * numbers))
-    step: Callable[[], object] = decoder.optimizer.step
-    stage = gb.Stage(step, work, "moved", "dram", waits=True, effort=gb.POINT, inputs=change)
+    work = gb.Work(moved=float(UPDATE_VALUES * sum(weights.nbytes for weights in decoder.parameters.values())))
+    stage = gb.Stage(decoder.optimizer.step, work, "moved", "dram", waits=True, effort=gb.POINT, inputs=change)
     return gb.Task.of(stage, check=check, poison=poison, notes={"library": library(decoder.torch)})

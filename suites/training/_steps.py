@@ -58,10 +58,6 @@ def _is_of_interest(_target: gb.Target, params: Mapping[str, Any]) -> bool:
     return bool(is_plain or params["recompute"] == "off")
 
 
-def _compilers(target: gb.Target) -> Any:
-    return ("torch",) if target.is_host else gb.points(("torch",), full=("torch", "inductor"))
-
-
 _RECOMPUTE = gb.points(("off",), full=("off", "on"))
 
 
@@ -71,7 +67,7 @@ _RECOMPUTE = gb.points(("off",), full=("off", "on"))
     length=sizes(2048, 64),
     precision=_precisions,
     recompute=_RECOMPUTE,
-    by=_compilers,
+    by=lambda target: ("torch",) if target.is_host else gb.points(("torch",), full=("torch", "inductor")),
     where=_is_of_interest,
     runtime=runtime,
     headline={"precision": "bfloat16", "recompute": "off", "by": "torch"},
