@@ -28,7 +28,7 @@ _TRIALS = {"tvm": 0, "tvm-16": 16, "tvm-64": 64, "tvm-256": 256}
 topic = gb.Topic(
     views=[
         gb.View("amortisation", "Calls after which tuning pays", ("tuning",), x="op", by=("by",)),
-        gb.View("pareto", "Tuning: time of a call over the seconds of tuning", ("tuning",), x="tuning.self", y="hot"),
+        gb.View("pareto", "Tuning: throughput over the seconds of tuning", ("tuning",), x="tuning.self", y="hot"),
     ]
 )
 

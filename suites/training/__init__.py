@@ -5,6 +5,6 @@ from gpubench.api import suite as gb
 from . import _bounds, _steps
 
 suite = gb.Suite(
-    "a training step of a language model by torch: its parts, and what bounds them",
+    "training steps of a language model by torch: their parts and bounds",
     topics=[_steps.topic, _bounds.topic],
 )

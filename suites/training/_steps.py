@@ -22,9 +22,9 @@ _SUSTAINED_S = 4.0
 
 topic = gb.Topic(
     views=[
-        gb.View("bars", "Training: tokens per second of a step", ("layer", "stack")),
+        gb.View("bars", "Training step: throughput", ("layer", "stack")),
         *[
-            gb.View("bars", f"Training: seconds of a step's part: {part}", ("layer", "stack"), series=part)
+            gb.View("bars", f"Training step: time of the part {part}", ("layer", "stack"), series=part)
             for part in PARTS
         ],
     ],
