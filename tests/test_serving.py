@@ -132,7 +132,12 @@ def test_the_knee_is_the_highest_rate_that_meets_both_objectives(objectives):
     highest = serving.knee(LLAMA, load, objectives)
     assert highest is not None
     assert highest.meets(objectives)
-    assert not serving.at_rate(LLAMA, load, 1.03 * highest.rate).meets(objectives)
+    most = serving.capacity(LLAMA, load)
+    assert highest.rate <= most
+    assert 0 < highest.spread < 0.05
+    rates = [serving.knee(LLAMA, replace(load, seed=seed), objectives, 1).rate for seed in range(3)]
+    assert highest.rate == pytest.approx(sorted(rates)[1], rel=0.01)
+    assert max(rates) == most or not serving.at_rate(LLAMA, load, 1.05 * max(rates)).meets(objectives)
 
 
 @pytest.mark.parametrize(
@@ -381,4 +386,5 @@ def test_a_run_of_an_h200_shows_the_attention_the_steps_and_the_rates_that_were_
     half, fourth = served_of(summary, "inference", view)
     assert (half.label, fourth.label) == ("llama-3-8b, float16", "llama-3-8b, int4")
     assert half.times.slots == 64
-    assert [round(point.rate, 1) for _, point in half.knees if point] == [25.7, 23.0]
+    assert [round(point.rate, 1) for _, point in half.knees if point] == [25.0, 22.6]
+    assert half.bound_rates["server"] > 1.1 * half.highest_rates["server"], "our kernels leave a part to others"

@@ -20,7 +20,7 @@ from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import Problem
 from ._providers import Built
 
-_INSTALL = "pip install 'gpubench-suite[tvm]'"
+_INSTALL = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
