@@ -309,7 +309,7 @@ def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_wit
     assert len(cases) == 12
     opened = host.open(facts.devices[0])
     monkeypatch.setitem(sys.modules, "tvm", None)
-    with pytest.raises(Unavailable, match=r"TVM is not installed; pip install 'gpubench-suite\[tvm\]'"):
+    with pytest.raises(Unavailable, match=r"TVM is not installed; .*\[tvm\]"):
         SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
     tuning = suite_module("compilers", "_tuning")
 
