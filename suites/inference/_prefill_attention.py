@@ -96,27 +96,30 @@ class Prompt:
 class Unfused:
     """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens.
 
-    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own."""
+    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own. With `keys`,
+    each token attends to all of that number of keys, without a mask."""
 
     library = "two batched products of the vendor's library, softmax of chain.cu"
 
-    def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None) -> None:
+    def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None, keys: int = 0) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
-        self._scores = bench.xp.empty(shape.scores, "uint16")
+        self._keys = keys or shape.tokens
+        self._scores = bench.xp.empty(shape.heads * shape.tokens * self._keys, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # head after head, the tokens of each head in order
         self.outputs = (self._scores, self._joined)
-        vectors = -(-shape.tokens // (8 * _THREADS))  # vectors of a row of scores that a thread holds
-        is_whole = shape.tokens % 8 == 0 and vectors <= _MOST_VECTORS
-        self._softmax = bench.kernel("chain.cu", "causal_softmax", VECTORS=vectors if is_whole else 0)
+        vectors = -(-self._keys // (8 * _THREADS))  # vectors of a row of scores that a thread holds
+        is_whole = self._keys % 8 == 0 and vectors <= _MOST_VECTORS
+        defines = {"VECTORS": vectors if is_whole else 0} | ({"EVERY": 1} if keys else {})
+        self._softmax = bench.kernel("chain.cu", "causal_softmax", **defines)
         self._join = bench.kernel("chain.cu", "join_heads")
 
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
         """Return the calls, in order, that write the attention of `prompt` to `out`, flat (token, head, dim)."""
         shape = self._shape
         rows = shape.heads // shape.kv_heads * shape.tokens  # rows of all heads that share a KV head
-        scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
-        weighed = Shape(rows, shape.dim, shape.tokens, "nn", shape.kv_heads)
-        lines, joined = (self._scores, np.uint32(shape.tokens)), (self._joined, out)
+        scored = Shape(rows, self._keys, shape.dim, "nt", shape.kv_heads)
+        weighed = Shape(rows, shape.dim, self._keys, "nn", shape.kv_heads)
+        lines, joined = (self._scores, np.uint32(self._keys)), (self._joined, out)
         sizes = np.uint32(shape.heads), np.uint32(shape.dim // 8)  # in vectors
         return [
             self._product(scored, prompt.queries, prompt.keys, self._scores),
