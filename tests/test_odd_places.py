@@ -145,6 +145,18 @@ def test_too_few_processes_are_reported_before_anything_is_started(monkeypatch):
         limits.check()
 
 
+def test_a_limit_of_memory_is_named_as_such():
+    done = shell("ulimit -v 400000; gpubench list")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "raise the limit of address space with `ulimit -v`" in done.stderr
+    done = shell(
+        f"ulimit -v 400000; {sys.executable} -c 'from gpubench.base import limits; print(limits.reason(MemoryError()))'"
+    )
+    assert done.stdout.startswith("no more memory can be had; raise the limit of address space"), done.stderr
+    assert limits.reason(MemoryError()) == "", "without a limit it is a bug or the machine's memory"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user, by setpriv"
