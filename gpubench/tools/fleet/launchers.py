@@ -435,11 +435,8 @@ class RayBoard:
         try:
             return ray.get(method.remote(*arguments), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError) as error:
-            raise boards.BoardGone(f"Ray's board does not answer: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return one_line(next(iter(str(error).strip().splitlines()), type(error).__name__))[:300]
+            reason = one_line(str(error).partition("\n")[0])[:300]
+            raise boards.BoardGone(f"Ray's board does not answer: {reason}") from error
 
 
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
@@ -502,7 +499,7 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
             is_safe = ray.get(token_check.remote(), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
             advice = "; if it requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH" * (not local)
-            raise UsageError(f"cannot use the Ray cluster {on}: {_first_line(error)}{advice}") from error
+            raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))[:500]}{advice}") from error
         if not is_safe:
             raise UsageError(
                 f"the Ray cluster {on} requires no token, so anybody on its network can run programs on it: start all "
