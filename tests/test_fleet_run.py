@@ -533,14 +533,6 @@ def test_processes_of_a_job_find_each_other_despite_files_of_an_earlier_job(tmp_
 
 
 @pytest.mark.slow
-def test_an_srun_without_nodes_gives_an_error_of_one_line(tmp_path, srun):
-    done = command.gpubench(
-        "fleet", "run", "latency", "--slurm", "-o", tmp_path / "fleet", **srun | {"FAKE_NODES": "0"}
-    )
-    assert (done.returncode, done.stderr) == (2, "gpubench: no node has started: srun ended with exit status 1\n")
-
-
-@pytest.mark.slow
 def test_a_ray_cluster_measures_and_a_killed_node_affects_only_itself(tmp_path):
     pytest.importorskip("ray")
     launched = Launched(tmp_path / "fleet", "--replicates", "2", *SMOKE[:2], "--on", "ray:local:4")
