@@ -28,7 +28,7 @@ _SPARE_BYTES = 2**28
 
 tl: Any = None  # triton.language, once a kernel is built
 
-topic = gb.Topic(views=[gb.View("bars", "Attention over latent vectors", ("latent_attention",))])
+topic = gb.Topic(views=[gb.View("bars", "Attention over latent vectors: throughput", ("latent_attention",))])
 
 
 def attend_latent(queries, cache, table, sums, scales, context, chunk, HEADS, ROWS, PAGE, LATENT, ROTARY) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
