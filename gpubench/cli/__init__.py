@@ -7,7 +7,21 @@ import sys
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import _help, compare, doctor, explain, fleet, gate, history, import_, list_, monitor, profile, report, run
+from gpubench.cli import (
+    _help,
+    compare,
+    doctor,
+    explain,
+    fleet,
+    gate,
+    history,
+    import_,
+    list_,
+    monitor,
+    profile,
+    report,
+    run,
+)
 
 app = typer.Typer(
     name="gpubench",

@@ -21,6 +21,7 @@ Part = Table | Text
 _STYLES = {"slower": "bold red", "invalid": "yellow", "not comparable": "yellow", "faster": "cyan", "same": "green"}
 _ENDS = {1: "red", 3: "red", 4: "yellow"}  # the colour of the answer by exit status
 _MOST_ROWS = 60  # the most rows; further ones are only counted
+_MOST_SPLIT = 10  # the most changes whose parts are listed
 _WIDE = ("processes", "q")  # q is the false discovery rate
 
 
@@ -43,7 +44,12 @@ def finding_parts(findings: Sequence[judge.Finding], sides: Sequence[str], every
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
     note = f"not listed: {finding_text.plural(rest, 'more case')}, none worse; --all lists them"
-    return [*_table(printed, sides, wide), *([_print.plain(note, "dim")] if rest else [])]
+    split = [
+        _print.plain(f"{finding_text.signed(finding.observed_change)}: {parts}; {finding.case.id}", "dim")
+        for finding in printed
+        if (parts := finding_text.attribution(finding))
+    ]
+    return [*_table(printed, sides, wide), *split[:_MOST_SPLIT], *([_print.plain(note, "dim")] if rest else [])]
 
 
 def verdict_parts(

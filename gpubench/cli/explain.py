@@ -14,7 +14,6 @@ from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
-    from gpubench import model
     from gpubench.analysis import key_figures, records
     from gpubench.analysis import summary as summaries
     from gpubench.explaining import ladder as ladders

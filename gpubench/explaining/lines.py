@@ -9,7 +9,8 @@ HEADS = ("rung", "change", "left", "±", "who can win it", "evidence")
 def headline(ladder: Ladder) -> str:
     """Return `gemm/square[…] on cuda:0: 705.5 TFLOP/s, 71.3 % of 989.0 TFLOP/s (data sheet …)`."""
     value, top = units.quantity(ladder.value, ladder.unit), units.quantity(ladder.top, ladder.unit)
-    return f"{ladder.case} on {'+'.join(ladder.devices)}: {value}, {units.percent(ladder.whole)} of {top} ({ladder.source})"
+    place = f"{ladder.case} on {'+'.join(ladder.devices)}"
+    return f"{place}: {value}, {units.percent(ladder.whole)} of {top} ({ladder.source})"
 
 
 def rows(ladder: Ladder) -> list[tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Build the ladders of cases that are no single kernel: steps and prefills of models, latency, compressed transfers."""
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     products = [
         point
         for point in evidence.named((name,), case.device.id)
-        if point.params.get("weights") == case.params.get("weights") and point.params.get("tokens", 1) >= batch
+        if point.params.get("weights") == case.params.get("weights") and float(point.params.get("tokens", 1)) >= batch
     ]
     if products:
         sizes = [weights_bytes * layer.size / model.size for layer in model.matrices]
@@ -88,8 +89,16 @@ def _prefill(evidence: Evidence, case: Measured, model: Model, unit_rate: float)
         if {axis: point.params.get(axis) for axis in wanted} == wanted
     ]
     if len(points) == 1:  # with several ways, the run does not say which one the prefill took
-        seconds = model.depth * points[0].call_s
-        rung = Rung("attention", 1, points[0].deviation, f"{model.depth} times {points[0].id}", "author")
+        own, at = points[0].held, case.held
+        slower = own.clock_hz / at.clock_hz if own and at else 1.0
+        seconds = model.depth * points[0].call_s * slower
+        rung = Rung(
+            "attention",
+            1,
+            points[0].deviation,
+            f"{model.depth} times {points[0].id}, at the clock of the prefill",
+            "author",
+        )
         lost.append((rung, seconds - attention_flops / unit_rate))
     return _in_turn(case.series.work.flops / unit_rate, lost)
 
@@ -117,7 +126,7 @@ def _rate_at(points: Sequence[Measured], size: float) -> float:
     upper = next(index for index, known in enumerate(sizes) if known >= size)
     low, high = sizes[upper - 1], sizes[upper]
     part = math.log(size / low) / math.log(high / low)
-    return best[low] * (best[high] / best[low]) ** part
+    return best[low] * math.exp(part * math.log(best[high] / best[low]))
 
 
 def latency(evidence: Evidence, case: Measured) -> Ladder | None:
@@ -132,7 +141,7 @@ def latency(evidence: Evidence, case: Measured) -> Ladder | None:
         return None
     top = reached[0].figure.interval.centre
     rungs = []
-    for faster, slower in zip(reached, reached[1:], strict=False):
+    for faster, slower in itertools.pairwise(reached):
         factor = faster.figure.interval.centre / slower.figure.interval.centre
         rungs.append(Rung("memory level", factor, slower.deviation, f"{slower.id} after {faster.id}", "nobody"))
     if case.name == alone.LATENCY_CASE and (extra_s := _translation(evidence, case)):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpubench import stats
 from gpubench.analysis.figure import Spread, shared_window_reason
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.summary import Summary
@@ -15,6 +16,7 @@ from gpubench.knowledge import alone
 from gpubench.model import Measure
 
 _LEAST_TRAFFIC = 1.05  # bytes seen over bytes counted from which the difference is no error of the counter's window
+_FULL = 0.98  # the share of a unit's operations per clock from which it is never idle
 _LEAST_LOSS = 0.002  # a sibling that is better by less is the same
 
 
@@ -65,7 +67,9 @@ class Explainer:
         """Yield the rungs of a case from the top down; `peak` is in the unit of its rate."""
         clock = list(self._clock(case, peak))
         limit = case.series.limit
-        below = self._ways_and_size if limit.startswith("link.") else self._memory if limit == "dram" else self._arithmetic
+        below = (
+            self._ways_and_size if limit.startswith("link.") else self._memory if limit == "dram" else self._arithmetic
+        )
         unit = list(self._unit(case))
         parts = models.special(self.evidence, case, (*clock, *unit), peak)
         yield from (*clock, *unit, *(below(case) if parts is None else parts))
@@ -115,7 +119,9 @@ class Explainer:
         elif (bare := self.evidence.instruction(case)) and bare.id != case.id:
             other = bare.series.limit != limit
             equal = f", with as many operations per clock as {limit}" if other else ""
-            yield Rung("unit", bare.fraction, bare.deviation + 0.004, f"{bare.id} at its clock{equal}", "nobody")
+            why = "; by its own count of cycles the clock was lower than the driver reports" if _counts(bare) else ""
+            text = f"{bare.id} at its clock{equal}{why}"
+            yield Rung("unit", bare.fraction, bare.deviation + 0.004, text, "nobody")
 
     def _arithmetic(self, case: Measured) -> Iterator[Rung]:
         if size := self._size(case):
@@ -134,7 +140,11 @@ class Explainer:
             yield from self._launch(case)
         if filled and filled[1] < 1:
             yield Rung("edges", filled[1], 0.0, "tiles that reach over the edge, by the library's tile", "user")
-        stalls = self.evidence.of_busy(case, measure, Measure.SM_ACTIVITY) if (measure := PIPES.get(pipe(case.series.limit))) else None
+        stalls = (
+            self.evidence.of_busy(case, measure, Measure.SM_ACTIVITY)
+            if (measure := PIPES.get(pipe(case.series.limit)))
+            else None
+        )
         if stalls and active:
             yield Rung("stalls", stalls.value, stalls.deviation, f"{stalls.by}, inside busy compute units", "author")
 
@@ -157,7 +167,13 @@ class Explainer:
             other = max(others, key=lambda other: other.fraction, default=None)
             if other and other.fraction > best.fraction * (1 + _LEAST_LOSS):
                 text = f"{axis} {case.params[axis]} instead of {other.params[axis]}: {other.id}"
-                yield Rung("way", best.fraction / other.fraction, _apart(best, other), text, "user" if who == "user" else "author")
+                yield Rung(
+                    "way",
+                    best.fraction / other.fraction,
+                    _apart(best, other),
+                    text,
+                    "user" if who == "user" else "author",
+                )
                 best = other
         for axis in alone.BLOCKS:
             others = [other for other in self.evidence.siblings(best, axis) if _more(other, best, axis)]
@@ -191,6 +207,15 @@ class Explainer:
         if launch_s and case.call_s > launch_s and case.device.backend != "host":
             evidence = f"an empty kernel takes {units.quantity(launch_s, 's')} of {units.quantity(case.call_s, 's')}"
             yield Rung("launch", 1 - launch_s / case.call_s, 0.002, evidence, "user")
+
+
+def _counts(bare: Measured) -> bool:
+    """Return whether a bare instruction is slow by the reported clock, but not by the cycles that it counted itself."""
+    counted = next((series for series in bare.results[0].series if series.name == "per_clock"), None)
+    if counted is None or bare.held is None:
+        return False
+    each = bare.held.peak / bare.device.units / bare.held.clock_hz
+    return bare.fraction < _FULL and stats.median(counted.values) > _FULL * each
 
 
 def _top(case: Measured) -> tuple[float, str] | None:

@@ -24,6 +24,7 @@ from gpubench.model import Better, Case, Verdict
 _WORST_FIRST = tuple(Verdict)
 _MOST_Q = 0.05  # the largest share of chance findings among the cases that are called slower or faster
 _ABSURD = math.log1p(0.5)  # a machine whose threshold would be above 50 % cannot judge
+_ATTRIBUTED = 0.01  # a smaller change is not split into its causes
 _STATES = 0.01  # medians and pairs of processes that disagree about the direction by this much show two states
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 NOISY = "too-noisy"  # the cause of a case that no useful threshold can decide on this machine
@@ -76,6 +77,7 @@ class Finding:
     user_threshold: float = math.nan
     q: float = math.nan
     required: bool = True
+    by_clock: float = math.nan  # the part of the change that a changed clock causes, a logarithm of the rate
 
     @property
     def key(self) -> Key:
@@ -395,6 +397,8 @@ def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -
     objection = grounds.other_card(old, new, finding.effect) if is_change else None
     if objection is None:
         objection = grounds.explanation(old, new, finding.verdict, finding.threshold, finding.effect)
+    if abs(finding.observed_change) >= _ATTRIBUTED:
+        finding = replace(finding, by_clock=grounds.by_clock(old, new))
     return (
         replace(finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
         if objection

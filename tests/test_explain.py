@@ -1,0 +1,282 @@
+"""The ladder of a case: those of a recording, synthetic slow-downs on the right rung, and runs that know less."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpubench.analysis.key_figures import key_values
+from gpubench.analysis.summary import Summary
+from gpubench.explaining.ladder import Ladder, NoLadder
+from gpubench.explaining.rungs import Explainer
+from gpubench.model import Measure, store
+
+RECORDINGS = Path(__file__).parent / "recordings"
+H200 = "whole/h200.jsonl.gz"
+BF16, FP8 = "gemm/square[dtype=bfloat16,n=8192]", "gemm/square[dtype=float8_e4m3,n=8192]"
+TF32, FP64 = "gemm/square[dtype=tf32,n=8192]", "gemm/square[dtype=float64,n=2048]"
+READ, SOFTMAX = (
+    "bandwidth/read[size=4GiB,dtype=float32]",
+    "compilers/softmax[rows=32768,cols=4096,dtype=float16,by=nvrtc]",
+)
+PREFILL = "inference/prefill[model=llama-3-8b,weights=float16,tokens=2048]"
+
+
+@cache
+def recording(name: str):
+    return store.read_run(RECORDINGS / name)
+
+
+def ladder(run, case_id: str):
+    summary = Summary(run)
+    (spread,) = (spread for spread in summary.spreads() if spread.case.id == case_id)
+    return Explainer(summary).ladder(spread)
+
+
+def factors(found: Ladder) -> dict[str, float]:
+    product: dict[str, float] = {"unexplained": found.unexplained}
+    for rung in found.rungs:
+        product[rung.name] = product.get(rung.name, 1.0) * rung.factor
+    return product
+
+
+def slowed(run, case_id: str, times: float, clock: float = 1.0, extra_s: float = 0.0):
+    """Return the run with each sample of a case longer, half as many of them, and the clock after them changed."""
+    results = []
+    for result in run.results:
+        if result.case.id == case_id:
+            series = [
+                dataclasses.replace(
+                    one,
+                    values=tuple(value * times + extra_s for value in one.values[:: max(round(times), 1)]),
+                    clock_hz=one.clock_hz * clock if one.clock_hz else None,
+                )
+                if one.role == "primary"
+                else one
+                for one in result.series
+            ]
+            result = dataclasses.replace(result, series=tuple(series))
+        results.append(result)
+    return dataclasses.replace(run, results=tuple(results))
+
+
+def scaled(run, case_id: str, factor: float, *measures: Measure):
+    """Return the run with the readings of counters of these measures changed in the window of a case."""
+    begin, end = next(result.window for result in run.results if result.case.id == case_id)
+    names = {counter.name for counter in run.manifest.counters if counter.measures in measures}
+    samples = []
+    for chunk in run.samples:
+        inside = [begin <= at <= end for at in chunk.at]
+        columns = tuple(
+            (
+                name,
+                tuple(v * factor if v is not None and now else v for v, now in zip(values, inside, strict=True))
+                if name in names
+                else values,
+            )
+            for name, values in chunk.columns
+        )
+        samples.append(dataclasses.replace(chunk, columns=columns))
+    return dataclasses.replace(run, samples=tuple(samples))
+
+
+def lower_clock(run, case_id):
+    return scaled(slowed(run, case_id, 1 / 0.9, 0.9), case_id, 0.9, Measure.CORE_CLOCK)
+
+
+def half_the_blocks(run, case_id):
+    return scaled(slowed(run, case_id, 2), case_id, 0.5, Measure.SM_ACTIVITY, Measure.TENSOR_ACTIVITY)
+
+
+def stalled(run, case_id):
+    return scaled(slowed(run, case_id, 1 / 0.7), case_id, 0.7, Measure.TENSOR_ACTIVITY)
+
+
+def doubled_bytes(run, case_id):
+    return slowed(run, case_id, 2)  # the counter sees as many bytes per second as before
+
+
+def slow_launch(run, case_id):
+    """Return the run with empty kernels, the case and its twin by another compiler all longer by nine launches."""
+    run = slowed(run, "latency/launch", 10)
+    for slower in {case_id, case_id.replace("by=nvrtc", "by=triton")}:
+        run = slowed(run, slower, 1, extra_s=9 * 1.261e-6)
+    return run
+
+
+def copied(direction: str, memory: str, size: str) -> str:
+    return f"bandwidth/{direction}[memory={memory},size={size}]"
+
+
+def on(units: int, engine: str = "bulk-copy") -> str:
+    return f"bandwidth/device_copy_on[engine={engine},units={units},size=256MiB]"
+
+
+# The rung that must carry a slow-down; the slow and the fast case are measured, or the slow one is altered.
+MEASURED = [
+    *(
+        ("way", copied(direction, "pageable", size), copied(direction, "pinned", size))
+        for direction in ("h2d", "d2h")
+        for size in ("64KiB", "1MiB", "256MiB")
+    ),
+    *(
+        ("size", copied(direction, "pinned", size), copied(direction, "pinned", "256MiB"))
+        for direction in ("h2d", "d2h")
+        for size in ("64KiB", "1MiB")
+    ),
+    *(("blocks", on(units), on(132, "load-store")) for units in (4, 16)),
+    (
+        "way",
+        "compilers/pointwise[chain=swiglu,rows=32768,cols=4096,dtype=float16,by=cupy-fused]",
+        "compilers/pointwise[chain=swiglu,rows=32768,cols=4096,dtype=float16,by=nvrtc]",
+    ),
+]
+ALTERED = [
+    *(("clock", lower_clock, case_id) for case_id in (BF16, FP8, TF32, FP64, PREFILL)),
+    *(("blocks", half_the_blocks, case_id) for case_id in (BF16, FP8)),
+    *(("stalls", stalled, case_id) for case_id in (BF16, FP8)),
+    ("traffic", doubled_bytes, READ),
+    *(("launch", slow_launch, case_id) for case_id in (SOFTMAX, "gemm/square[dtype=float16,n=2048]")),
+]
+
+
+def carries(rung: str, slow: Ladder, fast: Ladder) -> bool:
+    """Return whether a rung carries at least 80 % of a slow-down, and no other one as much as a fifth of it."""
+    lost = math.log(slow.whole / fast.whole)
+    before, after = factors(fast), factors(slow)
+    parts = {
+        name: math.log(after.get(name, 1.0) / before.get(name, 1.0)) / lost for name in before.keys() | after.keys()
+    }
+    return parts[rung] >= 0.8 and all(abs(part) < 0.2 for name, part in parts.items() if name != rung)
+
+
+@pytest.mark.parametrize(("rung", "slow", "fast"), MEASURED)
+def test_a_measured_slow_down_is_on_the_rung_of_its_cause(rung, slow, fast):
+    run = recording(H200)
+    assert carries(rung, ladder(run, slow), ladder(run, fast))
+
+
+@pytest.mark.parametrize(("rung", "alter", "case_id"), ALTERED)
+def test_an_altered_recording_is_slow_on_the_rung_of_its_cause(rung, alter, case_id):
+    run = recording(H200)
+    assert carries(rung, ladder(alter(run, case_id), case_id), ladder(run, case_id))
+
+
+def test_the_synthetic_slow_downs_are_at_least_twenty():
+    assert len(MEASURED) + len(ALTERED) >= 20
+    assert {rung for rung, *_ in (*MEASURED, *ALTERED)} >= {"clock", "blocks", "traffic", "way", "size", "launch"}
+
+
+@pytest.mark.parametrize("case_id", [BF16, READ, SOFTMAX, PREFILL, "bandwidth/copy[size=1GiB,dtype=float32]"])
+def test_the_rungs_and_the_rest_multiply_to_the_share_of_the_peak(case_id):
+    found = ladder(recording(H200), case_id)
+    share = next(
+        spread.figure.share_of("spec").fraction
+        for spread in Summary(recording(H200)).spreads()
+        if spread.case.id == case_id
+    )
+    assert math.prod(factors(found).values()) == pytest.approx(found.whole) == pytest.approx(share)
+    assert found.levels[-1] == ("unexplained", found.whole)
+    assert all(rung.evidence and rung.deviation >= 0 for rung in found.rungs)
+
+
+def test_the_large_product_is_explained_to_five_per_cent():
+    found = ladder(recording(H200), BF16)
+    assert abs(found.unexplained - 1) < 0.05
+    assert factors(found) == pytest.approx(
+        {"clock": 0.877, "unit": 0.892, "blocks": 0.940, "edges": 0.985, "stalls": 0.970, "unexplained": 1.015},
+        abs=5e-4,
+    )
+    assert "1.605 GHz: power cap of 700 W" in found.rung("clock").evidence
+    assert found.rung("clock").together == ("data",)
+
+
+def test_the_runs_own_product_of_zeros_separates_the_data_from_the_clock():
+    run = recording(H200)
+    product = next(result for result in run.results if result.case.id == BF16)
+    params = (("data", "zeros"), ("dtype", "bfloat16"), ("n", 8192))
+    series = (dataclasses.replace(product.series[0], clock_hz=1.98e9), *product.series[1:])
+    zeros = dataclasses.replace(
+        product, case=dataclasses.replace(product.case, name="data", params=params), series=series, notes=()
+    )
+    found = ladder(dataclasses.replace(run, results=(*run.results, zeros)), BF16)
+    assert found.rung("data").factor == pytest.approx(1605 / 1980)
+    assert found.rung("clock").factor * found.rung("data").factor == pytest.approx(0.8774, abs=1e-4)
+    assert found.rung("clock").together == ()
+
+
+def test_a_run_without_counters_explains_less_and_says_so():
+    run = recording(H200)
+    bare = ladder(dataclasses.replace(run, samples=()), BF16)
+    assert not bare.rung("stalls")
+    assert bare.unexplained < ladder(run, BF16).unexplained
+    assert "the run has no counters" in bare.missing[0]
+
+
+def test_without_the_bare_instruction_the_unit_is_unexplained():
+    found = ladder(recording(H200), FP8)
+    assert found.rung("unit") is None
+    assert any("the bare instruction of tensor.float8" in reason for reason in found.missing)
+
+
+def test_a_card_without_a_data_sheet_has_a_ladder_from_its_nominal_clock_or_a_reason():
+    run = recording(H200)
+    device = dataclasses.replace(run.manifest.facts.devices[0], name="NVIDIA Unknown")
+    facts = dataclasses.replace(run.manifest.facts, devices=(device, *run.manifest.facts.devices[1:]))
+    unknown = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, facts=facts))
+    assert "nominal 1.980 GHz" in ladder(unknown, BF16).source
+    refused = ladder(unknown, "bandwidth/h2d[memory=pinned,size=256MiB]")
+    assert isinstance(refused, NoLadder)
+    assert "no data sheet of NVIDIA Unknown" in refused.reason
+
+
+def test_the_key_figures_of_a_run_have_ladders():
+    summary = Summary(recording(H200))
+    found = Explainer(summary).of_key_figures(key_values(summary))
+    assert [one.case.partition("[")[0] for one in found] == [
+        *("bandwidth/read", "bandwidth/copy", "latency/chase", "gemm/square", "gemm/square", "bandwidth/h2d"),
+        *("inference/step", "inference/prefill"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["h200x2-quick", "h200-inference", "whole/h200x2-compression", "host/compilers"])
+def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
+    summary = Summary(recording(f"{name}.jsonl.gz"))
+    explainer = Explainer(summary)
+    for spread in summary.spreads():
+        found = explainer.ladder(spread)
+        assert found.reason if isinstance(found, NoLadder) else math.isfinite(found.unexplained)
+
+
+def test_the_command_prints_a_case_in_ten_lines(call):
+    done = call("explain", str(RECORDINGS / H200), BF16)
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 10
+    assert lines[0].startswith(f"{BF16} on cuda:0: 705.5 TFLOP/s, 71.3 % of 989.0 TFLOP/s")
+    assert lines[-1].startswith("unexplained")
+
+
+def test_the_command_lists_the_key_figures_and_prints_json(call):
+    assert len(call("explain", str(RECORDINGS / H200)).stdout.splitlines()) == 9
+    (document,) = json.loads(call("explain", str(RECORDINGS / H200), BF16, "--json").stdout)
+    assert document["case"] == BF16
+    assert [rung["name"] for rung in document["rungs"]] == ["clock", "unit", "blocks", "edges", "stalls"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("square", "11 cases match 'square': name one of"),
+        ("nothing-like-it", "no case of this run matches"),
+        ("p2p/read*engine*1GiB*", "cannot be explained: needs"),
+    ],
+)
+def test_a_case_that_cannot_be_explained_is_refused_with_a_reason(call, wanted, message):
+    done = call("explain", str(RECORDINGS / H200), wanted)
+    assert done.returncode == 2
+    assert message in done.stderr
