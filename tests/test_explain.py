@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.summary import Summary
 from gpubench.explaining.ladder import Ladder, NoLadder
-from gpubench.explaining.rungs import Explainer
+from gpubench.explaining.rungs import Explainer, key_ladders
 from gpubench.model import Measure, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -236,9 +235,8 @@ def test_a_card_without_a_data_sheet_has_a_ladder_from_its_nominal_clock_or_a_re
 
 
 def test_the_key_figures_of_a_run_have_ladders():
-    summary = Summary(recording(H200))
-    found = Explainer(summary).of_key_figures(key_values(summary))
-    assert [one.case.partition("[")[0] for one in found] == [
+    found = key_ladders(Summary(recording(H200)))
+    assert [one.case.partition("[")[0] for _, one in found] == [
         *("bandwidth/read", "bandwidth/copy", "latency/chase", "gemm/square", "gemm/square", "bandwidth/h2d"),
         *("inference/step", "inference/prefill"),
     ]

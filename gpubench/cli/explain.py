@@ -14,7 +14,7 @@ from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
-    from gpubench.analysis import key_figures, records
+    from gpubench.analysis import records
     from gpubench.analysis import summary as summaries
     from gpubench.explaining import ladder as ladders
     from gpubench.explaining import lines, rungs
@@ -38,7 +38,7 @@ def explain(run: Run, case: CaseId = None, json: options.Json = False) -> None:
     summary = summaries.Summary(read)
     explainer = rungs.Explainer(summary)
     if case is None:
-        found = explainer.of_key_figures(key_figures.key_values(summary))
+        found = [ladder for _, ladder in rungs.key_ladders(summary)]
         if not found:
             raise UsageError(f"{run} has no key figure with a peak; name a case of it")
     else:
@@ -46,7 +46,7 @@ def explain(run: Run, case: CaseId = None, json: options.Json = False) -> None:
     if json:
         _print.document([{"whole": each.whole, **records.record(each)} for each in found])
     elif case is None:
-        rows = [(each.case, lines.rows(each)[-1][2], lines.brief(each)) for each in found]
+        rows = [(each.case, lines.rows(each)[-1][2], each.brief) for each in found]
         _print.out().print(_print.table(("key figure", "of peak", "change by rung"), rows))
     else:
         show(found[0])

@@ -101,6 +101,12 @@ class Ladder:
         return tuple(rung for rung in self.rungs if not rung.is_small)
 
     @property
+    def brief(self) -> str:
+        """The rungs in one line: `clock −12.3 %, unit −10.8 %, unexplained −4.5 %`."""
+        parts = [f"{rung.name} {percent_of_change(rung.factor)}" for rung in self.shown]
+        return ", ".join((*parts, f"unexplained {percent_of_change(self.unexplained)}"))
+
+    @property
     def levels(self) -> tuple[tuple[str, float], ...]:
         """The steps of a waterfall: the name and the share of the peak that is left after each rung."""
         left, steps = 1.0, [("peak", 1.0)]

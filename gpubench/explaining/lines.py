@@ -33,9 +33,3 @@ def rows(ladder: Ladder) -> list[tuple[str, ...]]:
     if abs(ladder.unexplained - 1) <= ladder.deviation:
         note = "within the error of the rungs"
     return [*cells, ("unexplained", share, units.percent(ladder.whole), width, "", note)]
-
-
-def brief(ladder: Ladder) -> str:
-    """Return the rungs in one line: `clock −12.3 %, unit −10.8 %, unexplained −4.5 %`."""
-    parts = [f"{rung.name} {percent_of_change(rung.factor)}" for rung in ladder.shown]
-    return ", ".join((*parts, f"unexplained {percent_of_change(ladder.unexplained)}"))

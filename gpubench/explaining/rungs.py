@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from gpubench import stats
 from gpubench.analysis.figure import Spread, shared_window_reason
-from gpubench.analysis.key_figures import KeyValue
+from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.explaining import models
 from gpubench.explaining.evidence import PIPES, Evidence, Measured, pipe, tiles
 from gpubench.explaining.ladder import Ladder, NoLadder, Remedy, Rung
 from gpubench.knowledge import alone
+from gpubench.knowledge.key_figures import BUILT_IN_SUITES
 from gpubench.model import Measure
 
 _LEAST_TRAFFIC = 1.05  # bytes seen over bytes counted from which the difference is no error of the counter's window
@@ -44,12 +45,6 @@ class Explainer:
         value = case.figure.interval.centre
         ladder = Ladder(case.id, spread.devices, unit, peak * scale, source, value, case.rate / peak, tuple(rungs))
         return self._finished(case, ladder)
-
-    def of_key_figures(self, values: list[KeyValue]) -> list[Ladder]:
-        """Return the ladders of the key figures that have one, in their order."""
-        spreads = {(spread.case.id, spread.devices): spread for spread in self.summary.spreads()}
-        ladders = (self.ladder(spreads[value.case_id, value.devices]) for value in values if not value.series)
-        return [ladder for ladder in ladders if isinstance(ladder, Ladder)]
 
     def _finished(self, case: Measured, ladder: Ladder) -> Ladder:
         """Return the ladder with what is missing: evidence that this run could have had."""
@@ -207,6 +202,18 @@ class Explainer:
         if launch_s and case.call_s > launch_s and case.device.backend != "host":
             evidence = f"an empty kernel takes {units.quantity(launch_s, 's')} of {units.quantity(case.call_s, 's')}"
             yield Rung("launch", 1 - launch_s / case.call_s, 0.002, evidence, "user")
+
+
+def key_ladders(summary: Summary) -> list[tuple[str, Ladder]]:
+    """Return title and ladder of the key figures of a run that have one, in their order."""
+    explainer = Explainer(summary)
+    spreads = {(spread.case.id, spread.devices): spread for spread in summary.spreads()}
+    found = [
+        (value.title, explainer.ladder(spreads[value.case_id, value.devices]))
+        for value in key_values(summary)
+        if not value.series and value.case_id.partition("/")[0] in BUILT_IN_SUITES
+    ]
+    return [(title, ladder) for title, ladder in found if isinstance(ladder, Ladder)]
 
 
 def _counts(bare: Measured) -> bool:
