@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpubench.analysis.summary import Summary
+from gpubench.explaining.counterfactuals import MOST_CASES, checked, chosen
 from gpubench.explaining.ladder import Ladder, NoLadder
 from gpubench.explaining.rungs import Explainer, key_ladders
-from gpubench.model import Measure, store
+from gpubench.measuring import plan
+from gpubench.model import Measure, Settings, store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 H200 = "whole/h200.jsonl.gz"
@@ -278,3 +280,72 @@ def test_a_case_that_cannot_be_explained_is_refused_with_a_reason(call, wanted, 
     done = call("explain", str(RECORDINGS / H200), wanted)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+# ---- counterfactuals
+
+
+@cache
+def cases_of(tier: str, *suites: str):
+    settings = Settings(suites, ("cuda:0",), tier)
+    return [job.case for job in plan.make(recording(H200).manifest.facts, settings).jobs]
+
+
+@pytest.mark.parametrize(
+    ("tier", "case_id", "expected"),
+    [
+        (
+            "full",
+            BF16,
+            {
+                "tensor/wgmma[dtype=bfloat16,sums=float32,columns=256,a=shared,wait=late]",
+                "gemm/data[data=zeros,dtype=bfloat16,n=8192]",
+                "gemm/burst[dtype=bfloat16,shape=6144x5632x8192]",
+                "gemm/burst[dtype=bfloat16,shape=8192x8192x8192]",
+            },
+        ),
+        (
+            "quick",
+            copied("h2d", "pinned", "1MiB"),
+            {copied("h2d", "pinned", "256MiB"), copied("h2d", "pageable", "1MiB")},
+        ),
+        ("quick", on(16), {on(132), "bandwidth/read[size=4GiB,dtype=float32]"}),
+    ],
+)
+def test_the_counterfactual_cases_do_without_one_cause_each(tier, case_id, expected):
+    cases = cases_of(tier, "gemm", "tensor", "bandwidth", "latency")
+    (case,) = (case for case in cases if case.id == case_id)
+    ids = [other.id for other in chosen(case, cases)]
+    assert ids[0] == case_id
+    assert expected | {"latency/launch"} <= set(ids)
+    assert len(ids) == len(set(ids)) <= MOST_CASES
+
+
+def with_burst(run, rate: float, clock: float):
+    """Return the run with a burst of the large product at this multiple of its rate, at a clock in hertz."""
+    product = next(result for result in run.results if result.case.id == BF16)
+    first = product.series[0]
+    values = tuple(value / rate for value in first.values)
+    case = dataclasses.replace(product.case, name="burst", params=(("dtype", "bfloat16"), ("shape", "8192x8192x8192")))
+    series = (dataclasses.replace(first, values=values, clock_hz=clock), *product.series[1:])
+    return dataclasses.replace(run, results=(*run.results, dataclasses.replace(product, case=case, series=series)))
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(1980 / 1605, "confirmed"), (1.1, "corrected")])
+def test_a_rung_is_confirmed_or_takes_the_factor_that_its_counterfactual_measured(rate, verdict):
+    run = with_burst(recording(H200), rate, 1.98e9)
+    before = ladder(run, BF16)
+    after, checks = checked(before, Summary(run))
+    (check,) = (check for check in checks if check.rung == "clock")
+    assert (check.verdict, check.predicted) == (verdict, pytest.approx(1980 / 1605))
+    assert check.measured == pytest.approx(rate)
+    moved = before.rung("clock").factor * check.predicted / check.measured if verdict == "corrected" else None
+    assert after.rung("clock").factor == pytest.approx(moved or before.rung("clock").factor)
+    assert math.prod(factors(after).values()) == pytest.approx(before.whole)
+
+
+def test_measuring_takes_one_case_and_no_run(call):
+    done = call("explain", str(RECORDINGS / H200), BF16, "--measure")
+    assert done.returncode == 2
+    assert "--measure takes the id of one case and no run file" in done.stderr
+    assert "no case of gemm on this machine has the id gemm/none" in call("explain", "gemm/none", "--measure").stderr

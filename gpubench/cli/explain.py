@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,17 +11,33 @@ import typer
 
 from gpubench.base.errors import UsageError
 from gpubench.base.patterns import matches
+from gpubench.cli import _machine, _print
 from gpubench.cli import _options as options
-from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
+    from gpubench import model
     from gpubench.analysis import records
     from gpubench.analysis import summary as summaries
+    from gpubench.explaining import counterfactuals, lines, rungs
     from gpubench.explaining import ladder as ladders
-    from gpubench.explaining import lines, rungs
+    from gpubench.measuring import inventory, plan
+    from gpubench.tools import session
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run file (.jsonl, .jsonl.gz); with --measure the id of a case.", show_default=False
+    ),
+]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Measure the case, and cases without the causes of its loss (zeros, whole waves, after a rest, larger "
+        "messages), into a run file; then confirm or correct each rung.",
+    ),
+]
 CaseId = Annotated[
     str | None,
     typer.Argument(
@@ -30,26 +48,63 @@ CaseId = Annotated[
 ]
 
 
-def explain(run: Run, case: CaseId = None, json: options.Json = False) -> None:
+def explain(
+    run: Run,
+    case: CaseId = None,
+    measure: Measure = False,
+    device: options.Devices = None,
+    json: options.Json = False,
+) -> None:
     """Explain why a case is not faster: its share of the peak as factors, each with the evidence of the run."""
     from gpubench.model.store import read_run
 
-    read = read_run(run)
+    if measure and case:
+        raise UsageError("--measure takes the id of one case and no run file: gpubench explain CASE --measure")
+    read, case = (_measured(run, device), run) if measure else (read_run(Path(run)), case)
     summary = summaries.Summary(read)
-    explainer = rungs.Explainer(summary)
     if case is None:
         found = [ladder for _, ladder in rungs.key_ladders(summary)]
         if not found:
             raise UsageError(f"{run} has no key figure with a peak; name a case of it")
     else:
-        found = [_one(explainer, summary, case)]
+        found = [_one(rungs.Explainer(summary), summary, case)]
+    checks: list[counterfactuals.Check] = []
+    if measure:
+        corrected, checks = counterfactuals.checked(found[0], summary)
+        found = [corrected]
     if json:
-        _print.document([{"whole": each.whole, **records.record(each)} for each in found])
+        told = [{**records.record(check), "verdict": check.verdict} for check in checks]
+        _print.document([{**records.record(each), **({"checks": told} if measure else {})} for each in found])
     elif case is None:
         rows = [(each.case, lines.rows(each)[-1][2], each.brief) for each in found]
         _print.out().print(_print.table(("key figure", "of peak", "change by rung"), rows))
     else:
         show(found[0])
+        for check in checks:
+            _print.echo(check.text)
+
+
+def _measured(case_id: str, devices: list[str] | None) -> model.Run:
+    """Measure a case and its counterfactual ones into a new run file, in the tier that has more of them."""
+    facts = inventory.facts()
+    names = [case_id.partition("/")[0], "bandwidth", "gemm", "latency", "tensor"]
+    plans = {}
+    for tier in (options.TierName.QUICK, options.TierName.FULL):
+        settings = options.settings(facts, list(dict.fromkeys(names)), devices, False, tier, None, None)
+        cases = [job.case for job in plan.make(facts, settings).jobs]
+        wanted = [other for other in cases if other.id == case_id]
+        chosen = counterfactuals.chosen(wanted[0], cases) if wanted else []
+        plans[tier] = settings, tuple(other.id for other in chosen)
+    settings, ids = max(plans.values(), key=lambda planned: len(planned[1]))
+    if not ids:
+        raise UsageError(f"no case of {settings.suites[0]} on this machine has the id {case_id}")
+    suites = tuple(name for name in settings.suites if any(chosen_id.startswith(f"{name}/") for chosen_id in ids))
+    path = options.run_file(None, "-explain")
+    planned = plan.make(facts, replace(settings, suites=suites, filters=ids))
+    with _machine.run_display() as watch:
+        measured = session.measure(planned, path, sys.argv, watch, tell=_print.warn)
+    _print.say(f"run file: {path}")
+    return measured
 
 
 def show(ladder: ladders.Ladder) -> None:

@@ -176,6 +176,15 @@ class Evidence:
         )
         return max(candidates, key=lambda other: other.fraction, default=None)
 
+    def zeros(self, case: Measured) -> Measured | None:
+        """Return the run's own product of zeros of the same type and size; None unless the case has other data."""
+        if not case.notes.get("data", "").startswith("N("):
+            return None
+        wanted = {key: case.params.get(key) for key in ("dtype", "n")}
+        named = self.named((alone.DATA_CASE,), case.device.id)
+        zeros = (other for other in named if other.params.get("data") == "zeros")
+        return next((zero for zero in zeros if {key: zero.params.get(key) for key in wanted} == wanted), None)
+
     def siblings(self, case: Measured, axis: str) -> list[Measured]:
         """Return the other points of the same case that differ on this axis alone, with the same peak."""
         rest = {name: value for name, value in case.params.items() if name != axis}

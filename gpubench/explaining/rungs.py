@@ -79,7 +79,7 @@ class Explainer:
             return
         reason, who = self.evidence.clock_reason(case)
         remedy: Remedy = "" if factor >= 1 else "user" if who == "user" else "nobody"
-        zeros = self._zeros(case)
+        zeros = self.evidence.zeros(case)
         if zeros is None or zeros.held is None:
             yield Rung("clock", factor, deviation, f"clock {clock}: {reason}", remedy, ("data",) * (factor < 1))
             return
@@ -87,15 +87,6 @@ class Explainer:
         yield Rung("clock", zeros.held.peak / peak, zeros.held.deviation, f"clock {free} with zeros", remedy)
         data = case.held.peak / zeros.held.peak
         yield Rung("data", data, deviation, f"{zeros.id}: clock {clock} with the case's data: {reason}", "user")
-
-    def _zeros(self, case: Measured) -> Measured | None:
-        """Return the run's own product of zeros of the same type and size; None unless the case has other data."""
-        if not case.notes.get("data", "").startswith("N("):
-            return None
-        wanted = {key: case.params.get(key) for key in ("dtype", "n")}
-        named = self.evidence.named((alone.DATA_CASE,), case.device.id)
-        zeros = (other for other in named if other.params.get("data") == "zeros")
-        return next((zero for zero in zeros if {key: zero.params.get(key) for key in wanted} == wanted), None)
 
     def _unit(self, case: Measured) -> Iterator[Rung]:
         """Yield what the unit alone reaches: the bare instruction, a kernel that only reads, or a large plain copy."""
@@ -119,10 +110,10 @@ class Explainer:
             yield Rung("unit", bare.fraction, bare.deviation + 0.004, text, "nobody")
 
     def _arithmetic(self, case: Measured) -> Iterator[Rung]:
-        if size := self._size(case):
+        active = self.evidence.of_busy(case, Measure.SM_ACTIVITY)
+        if not active and (size := self._size(case)):
             yield size
             return
-        active = self.evidence.of_busy(case, Measure.SM_ACTIVITY)
         filled = tiles(case)
         note = f"{units.percent(filled[0])} by the library's tiles" if filled else ""
         if active:
