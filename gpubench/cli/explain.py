@@ -35,7 +35,7 @@ Measure = Annotated[
     typer.Option(
         "--measure",
         help="Measure the case, and cases without the causes of its loss (zeros, whole waves, after a rest, larger "
-        "messages), into a run file; then confirm or correct each rung.",
+        "messages), into a run file; then confirm or correct ladder rung.",
     ),
 ]
 CaseId = Annotated[
@@ -43,7 +43,7 @@ CaseId = Annotated[
     typer.Argument(
         metavar="CASE",
         help="The id of a case, or a text that only its id contains; * and ? are wildcards. "
-        "\\[default: the key figures, one line each]",
+        "\\[default: the key figures, one line ladder]",
     ),
 ]
 
@@ -55,7 +55,7 @@ def explain(
     device: options.Devices = None,
     json: options.Json = False,
 ) -> None:
-    """Explain why a case is not faster: its share of the peak as factors, each with the evidence of the run."""
+    """Explain why a case is not faster: its share of the peak as factors, ladder with the evidence of the run."""
     from gpubench.model.store import read_run
 
     if measure and case:
@@ -63,23 +63,25 @@ def explain(
     read, case = (_measured(run, device), run) if measure else (read_run(Path(run)), case)
     summary = summaries.Summary(read)
     if case is None:
-        found = [ladder for _, ladder in rungs.key_ladders(summary)]
-        if not found:
+        built = [ladder for _, ladder in rungs.key_ladders(summary)]
+        if not built:
             raise UsageError(f"{run} has no key figure with a peak; name a case of it")
     else:
-        found = [_one(rungs.Explainer(summary), summary, case)]
+        built = [_one(rungs.Explainer(summary), summary, case)]
     checks: list[counterfactuals.Check] = []
     if measure:
-        corrected, checks = counterfactuals.checked(found[0], summary)
-        found = [corrected]
+        corrected, checks = counterfactuals.checked(built[0], summary)
+        built = [corrected]
     if json:
-        told = [{**records.record(check), "verdict": check.verdict} for check in checks]
-        _print.document([{**records.record(each), **({"checks": told} if measure else {})} for each in found])
+        check_records = [{**records.record(check), "verdict": check.verdict} for check in checks]
+        _print.document(
+            [{**records.record(ladder), **({"checks": check_records} if measure else {})} for ladder in built]
+        )
     elif case is None:
-        rows = [(each.case, lines.rows(each)[-1][2], each.brief) for each in found]
+        rows = [(ladder.case, lines.rows(ladder)[-1][2], ladder.brief) for ladder in built]
         _print.out().print(_print.table(("key figure", "of peak", "change by rung"), rows))
     else:
-        show(found[0])
+        show(built[0])
         for check in checks:
             _print.echo(check.text)
 
@@ -108,7 +110,7 @@ def _measured(case_id: str, devices: list[str] | None) -> model.Run:
 
 
 def show(ladder: ladders.Ladder) -> None:
-    """Print a ladder: a line with the figure, one for each rung, and one for each evidence that is missing."""
+    """Print a ladder: a line with the figure, one for ladder rung, and one for ladder evidence that is missing."""
     _print.echo(lines.headline(ladder))
     _print.out().print(_print.table(lines.HEADS, lines.rows(ladder), right=lines.HEADS[1:4]))
     for reason in ladder.missing:

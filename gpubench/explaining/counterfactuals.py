@@ -52,14 +52,14 @@ def chosen(case: Case, cases: Sequence[Case]) -> list[Case]:
     patterns = alone.COUNTERFACTUALS.get(name) or alone.COUNTERFACTUALS.get(case.suite, ())
     axes = {axis_label(axis): axis_text(axis, value) for axis, value in case.params}
     wanted = [pattern.format(**axes) for pattern in patterns if _can_fill(pattern, axes)]
-    found = [other for pattern in wanted for other in cases if is_named(other.id, pattern)]
+    tests = [other for pattern in wanted for other in cases if is_named(other.id, pattern)]
     larger = (
         max(others, key=lambda other: float(other.param(axis)))
         for axis in (*alone.SIZES, *alone.BLOCKS)
         if case.suite != "latency" and (others := _larger(case, cases, axis))
     )
     ways = (other for axis in alone.WAYS for other in cases if _differs_only_in(other, case, axis))
-    picked = {other.id: other for other in (case, *found, *larger, *itertools.islice(ways, _MOST_WAYS))}
+    picked = {other.id: other for other in (case, *tests, *larger, *itertools.islice(ways, _MOST_WAYS))}
     return list(picked.values())[:MOST_CASES]
 
 
@@ -75,9 +75,9 @@ def _larger(case: Case, cases: Sequence[Case], axis: str) -> list[Case]:
 
 
 def _differs_only_in(other: Case, case: Case, axis: str) -> bool:
-    theirs, ours = dict(other.params), dict(case.params)
-    same = (other.suite, other.name, theirs.keys()) == (case.suite, case.name, ours.keys())
-    return same and {name for name, value in ours.items() if theirs[name] != value} == {axis}
+    other_params, params = dict(other.params), dict(case.params)
+    same = (other.suite, other.name, other_params.keys()) == (case.suite, case.name, params.keys())
+    return same and {name for name, value in params.items() if other_params[name] != value} == {axis}
 
 
 def checked(ladder: Ladder, summary: Summary) -> tuple[Ladder, list[Check]]:
@@ -112,9 +112,9 @@ def _checks(ladder: Ladder, evidence: Evidence, case: Measured) -> Iterator[Chec
     if rested and rested.held and case.held and clock:
         yield _check("clock", rested, case, rested.held.peak / case.held.peak, clock.deviation + rested.held.deviation)
     if rested and filling and (ladder.rung("blocks") or ladder.rung("edges")):
-        ours, theirs = tiles(rested), tiles(filling)
-        if ours and theirs:
-            predicted = math.prod(theirs) / math.prod(ours)
+        cube, whole = tiles(rested), tiles(filling)
+        if cube and whole:
+            predicted = math.prod(whole) / math.prod(cube)
             same_clock = rested.held.deviation if rested.held else 0.0
             yield _check("edges", filling, rested, predicted, same_clock + 0.01)
 

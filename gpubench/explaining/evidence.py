@@ -156,23 +156,23 @@ class Evidence:
         return max((other for other in others if other.fraction > 0), key=lambda other: other.fraction, default=None)
 
     def instruction(self, case: Measured) -> Measured | None:
-        """Return the fastest bare instruction of a case's unit, or of a type with as many operations per clock."""
-        each = case.held.peak / case.held.clock_hz if case.held else math.nan
+        """Return the fastest bare instruction of a case's unit, or of one with equally many operations per clock."""
+        per_clock = case.held.peak / case.held.clock_hz if case.held else math.nan
         candidates = (
             other
             for other in self.named(alone.INSTRUCTIONS, case.device.id)
-            if other.held and math.isclose(other.held.peak / other.held.clock_hz, each)
+            if other.held and math.isclose(other.held.peak / other.held.clock_hz, per_clock)
             if pipe(other.series.limit) == pipe(case.series.limit) != ""
         )
         return max(candidates, key=lambda other: other.fraction, default=None)
 
     def product(self, case: Measured) -> Measured | None:
-        """Return the vendor's product with the largest share of a unit with as many operations per clock."""
-        each = case.held.peak / case.held.clock_hz if case.held else math.nan
+        """Return the vendor's product with the largest share of a unit with equally many operations per clock."""
+        per_clock = case.held.peak / case.held.clock_hz if case.held else math.nan
         candidates = (
             other
             for other in self.named(alone.PRODUCTS, case.device.id)
-            if other.held and math.isclose(other.held.peak / other.held.clock_hz, each)
+            if other.held and math.isclose(other.held.peak / other.held.clock_hz, per_clock)
         )
         return max(candidates, key=lambda other: other.fraction, default=None)
 
@@ -303,8 +303,8 @@ def tiles(case: Measured) -> tuple[float, float] | None:
     rows, columns = int(shape[1]), int(shape[2])
     high, wide = (int(tile[2]), int(tile[1])) if rows < columns else (int(tile[1]), int(tile[2]))
     across, down = math.ceil(rows / high), math.ceil(columns / wide)
-    each = across * down / case.device.units
-    return each / math.ceil(each), rows / high / across * (columns / wide / down)
+    tiles_a_unit = across * down / case.device.units
+    return tiles_a_unit / math.ceil(tiles_a_unit), rows / high / across * (columns / wide / down)
 
 
 def _host_share(case: Measured) -> float:

@@ -59,9 +59,9 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
         if {axis: point.params.get(axis) for axis in heads} == heads
     ]
     if attention:
-        each = cached_bytes / model.depth
-        seconds = cached_bytes / _rate_at(attention, each)
-        text = f"{model.depth} layers at the rate of {alone.DECODE_ATTENTION_CASE} for {units.round_size(each)}"
+        layer_bytes = cached_bytes / model.depth
+        seconds = cached_bytes / _rate_at(attention, layer_bytes)
+        text = f"{model.depth} layers at the rate of {alone.DECODE_ATTENTION_CASE} for {units.round_size(layer_bytes)}"
         lost.append((Rung("keys and values", 1, _BY_PARTS, text, "author"), seconds - cached_bytes / read_rate))
     if calls := _CALLS.search(case.notes.get("kernels", "")):
         others = int(calls[1]) - len(model.matrices) - model.depth
@@ -114,16 +114,14 @@ def _in_turn(ideal_s: float, lost: Sequence[tuple[Rung, float]]) -> list[Rung]:
 
 
 def _rate_at(points: Sequence[Measured], size: float) -> float:
-    """Return the rate for `size` bytes by the fastest points of each size, in between on the logarithm of the size.
-
-    Beyond the smallest and the largest point their rates are taken, which claims less loss than there may be."""
+    """Return the rate for `size` bytes: interpolated over its logarithm, beyond the points as at the nearest one."""
     best: dict[float, float] = {}
     for point in points:
         best[point.series.work.moved] = max(best.get(point.series.work.moved, 0.0), point.rate)
     sizes = sorted(best)
     if size <= sizes[0] or size >= sizes[-1]:
         return best[sizes[0] if size <= sizes[0] else sizes[-1]]
-    upper = next(index for index, known in enumerate(sizes) if known >= size)
+    upper = next(index for index, larger in enumerate(sizes) if larger >= size)
     low, high = sizes[upper - 1], sizes[upper]
     part = math.log(size / low) / math.log(high / low)
     return best[low] * math.exp(part * math.log(best[high] / best[low]))

@@ -199,12 +199,12 @@ def key_ladders(summary: Summary) -> list[tuple[str, Ladder]]:
     """Return title and ladder of the key figures of a run that have one, in their order."""
     explainer = Explainer(summary)
     spreads = {(spread.case.id, spread.devices): spread for spread in summary.spreads()}
-    found = [
+    ladders = [
         (value.title, explainer.ladder(spreads[value.case_id, value.devices]))
         for value in key_values(summary)
         if not value.series and value.case_id.partition("/")[0] in BUILT_IN_SUITES
     ]
-    return [(title, ladder) for title, ladder in found if isinstance(ladder, Ladder)]
+    return [(title, ladder) for title, ladder in ladders if isinstance(ladder, Ladder)]
 
 
 def _counts(bare: Measured) -> bool:
@@ -212,14 +212,12 @@ def _counts(bare: Measured) -> bool:
     counted = next((series for series in bare.results[0].series if series.name == "per_clock"), None)
     if counted is None or bare.held is None:
         return False
-    each = bare.held.peak / bare.device.units / bare.held.clock_hz
-    return bare.fraction < _FULL and stats.median(counted.values) > _FULL * each
+    per_clock = bare.held.peak / bare.device.units / bare.held.clock_hz
+    return bare.fraction < _FULL and stats.median(counted.values) > _FULL * per_clock
 
 
 def _top(case: Measured) -> tuple[float, str] | None:
-    """Return the peak from which a ladder comes down, in the unit of the case's rate, and its source; None without one.
-
-    It is the data sheet's, or else that of the unit at the device's nominal clock."""
+    """Return the peak at the top in the unit of the case's rate, of the data sheet or at the nominal clock, and why."""
     if case.spec:
         return case.spec.value, case.spec.source
     nominal = dict(case.device.details).get("clock.sm_hz", "")
@@ -237,10 +235,10 @@ def _why_no_top(case: Measured) -> str:
 
 def _more(other: Measured, case: Measured, axis: str) -> bool:
     """Return whether another point has a larger number on an axis and a better share of the peak."""
-    ours, theirs = case.params.get(axis), other.params.get(axis)
-    if isinstance(ours, str) or isinstance(theirs, str) or ours is None or theirs is None:
+    value, other_value = case.params.get(axis), other.params.get(axis)
+    if isinstance(value, str) or isinstance(other_value, str) or value is None or other_value is None:
         return False
-    return theirs > ours and other.fraction > case.fraction * (1 + _LEAST_LOSS)
+    return other_value > value and other.fraction > case.fraction * (1 + _LEAST_LOSS)
 
 
 def _apart(first: Measured, second: Measured) -> float:

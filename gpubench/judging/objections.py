@@ -189,8 +189,8 @@ class Grounds:
             clocks = [old.watched_clocks, new.watched_clocks]
         else:
             return math.nan
-        known = [[hertz for hertz in of_side if hertz > 0] for of_side in clocks]
-        return math.log(stats.median(known[1]) / stats.median(known[0])) if all(known) else math.nan
+        read_clocks = [[hertz for hertz in of_side if hertz > 0] for of_side in clocks]
+        return math.log(stats.median(read_clocks[1]) / stats.median(read_clocks[0])) if all(read_clocks) else math.nan
 
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure; else None."""

@@ -1,12 +1,12 @@
 """Name the cases that measure one unit of a device by itself, by which the figures of other cases are explained.
 
-The names are those of `suite/case`; a suite by another author has none."""
+A name is a suite and a case, `gemm/square`; suites by other authors have none here."""
 
 from gpubench.knowledge.key_figures import MEMORY_READS
 
 # The bare instructions of the matrix unit and of the vector units.
 INSTRUCTIONS = ("tensor/wgmma", "tensor/mma", "tensor/fma")
-# Cases that only read memory, and cases that write as many bytes as they read.
+# Cases that only read memory, and cases that write half of the bytes that they move.
 READS = (*MEMORY_READS, "bandwidth/dot")
 COPIES = ("bandwidth/copy", "bandwidth/memcpy", "bandwidth/scale", "bandwidth/device_copy")
 WRITE_AS_MUCH = (*COPIES, "bandwidth/device_copy_on", "compilers/softmax", "compilers/rmsnorm")
