@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from gpubench.base.errors import UsageError
 from gpubench.base.patterns import matches
@@ -19,7 +21,7 @@ with late():
     from gpubench import model
     from gpubench.analysis import records
     from gpubench.analysis import summary as summaries
-    from gpubench.explaining import counterfactuals, lines, rungs
+    from gpubench.explaining import counterfactuals, lines, operators, rungs
     from gpubench.explaining import ladder as ladders
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
@@ -38,6 +40,15 @@ Measure = Annotated[
         "messages), into a run file; then confirm or correct ladder rung.",
     ),
 ]
+Roofs = Annotated[
+    Path | None,
+    typer.Option(
+        "--roofs",
+        metavar="RUN",
+        help="For a traced program: a run file of this machine, whose rates of memory, links and products are the "
+        "roofs of its operators. \\[default: the data sheet]",
+    ),
+]
 CaseId = Annotated[
     str | None,
     typer.Argument(
@@ -52,6 +63,7 @@ def explain(
     run: Run,
     case: CaseId = None,
     measure: Measure = False,
+    roofs: Roofs = None,
     device: options.Devices = None,
     json: options.Json = False,
 ) -> None:
@@ -62,6 +74,9 @@ def explain(
         raise UsageError("--measure takes the id of one case and no run file: gpubench explain CASE --measure")
     read, case = (_measured(run, device), run) if measure else (read_run(Path(run)), case)
     summary = summaries.Summary(read)
+    if case is None and (parts := operator_parts(summary, roofs)):
+        _print.out().print(*parts, sep="\n")
+        return
     if case is None:
         built = [ladder for _, ladder in rungs.key_ladders(summary)]
         if not built:
@@ -84,6 +99,22 @@ def explain(
         show(built[0])
         for check in checks:
             _print.echo(check.text)
+
+
+def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> list[Table | Text]:
+    """Return the tables of the operators of a traced program under the measured roofs of a run; none otherwise."""
+    from gpubench.model.store import read_run
+
+    measured = summaries.Summary(read_run(roofs)) if roofs else None
+    try:
+        tables = operators.operator_tables(summary, measured)
+    except LookupError as error:
+        raise UsageError(f"{roofs}: {error.args[0]}") from error
+    parts: list[Table | Text] = []
+    for table in tables:
+        right = [head for head in table.heads if head not in table.text_heads]
+        parts += [_print.table(table.heads, table.rows, table.title, right), _print.plain(table.note, "dim")]
+    return parts
 
 
 def _measured(case_id: str, devices: list[str] | None) -> model.Run:
