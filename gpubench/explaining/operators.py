@@ -52,12 +52,12 @@ def roofs(device: Device, measured: Summary | None) -> dict[str, Roof]:
     """Return the roofs of a device by the name of the peak: measured by a run, else the data sheet's.
 
     Raises LookupError if the run did not measure such a device."""
-    known: dict[str, Roof] = {}
+    roof_of: dict[str, Roof] = {}
     for limit in ("dram", "link.h2d", "link.d2h", "tensor.tf32", "float32", *_tensors()):
         if peak := hardware.peak(device, limit):
-            known[limit] = Roof(peak.value, "data sheet")
+            roof_of[limit] = Roof(peak.value, "data sheet")
     if measured is None:
-        return known
+        return roof_of
     same = [other for other in measured.run.manifest.facts.devices if other.name == device.name]
     if not same:
         names = ", ".join(other.name for other in measured.run.manifest.facts.devices)
@@ -65,28 +65,28 @@ def roofs(device: Device, measured: Summary | None) -> dict[str, Roof]:
     evidence = Evidence(measured)
     for case in evidence.named((*alone.READS, *alone.LINKS, *alone.PRODUCTS), same[0].id):
         limit = case.series.limit
-        best = known.get(limit)
+        best = roof_of.get(limit)
         if limit and (best is None or best.source == "data sheet" or case.rate > best.rate):
-            known[limit] = Roof(case.rate, case.id)
-    return known
+            roof_of[limit] = Roof(case.rate, case.id)
+    return roof_of
 
 
 def _tensors() -> Iterator[str]:
     return (f"tensor.{name}" for name in ("bfloat16", "float16", "float8", "float64", "int8"))
 
 
-def operator_times(summary: Summary, known: Mapping[str, Roof]) -> list[OperatorTime]:
+def operator_times(summary: Summary, roof_of: Mapping[str, Roof]) -> list[OperatorTime]:
     """Return the operators of a traced program with their times under the roofs, the longest first."""
     times = [
         time
         for result in summary.run.results
         if result.case.suite == SUITE and result.case.name in ("operator", "kernel", "copy")
-        if (time := _time(result, known))
+        if (time := _time(result, roof_of))
     ]
     return sorted(times, key=lambda time: -time.seconds)
 
 
-def _time(result: Result, known: Mapping[str, Roof]) -> OperatorTime | None:
+def _time(result: Result, roof_of: Mapping[str, Roof]) -> OperatorTime | None:
     series, notes = {one.name: one for one in result.series}, dict(result.notes)
     if "total" not in series or "calls" not in series:
         return None
@@ -100,7 +100,7 @@ def _time(result: Result, known: Mapping[str, Roof]) -> OperatorTime | None:
     reason = notes.get("reason", "" if moved or flops else "CUPTI records no shapes of kernels")
     if reason:
         return OperatorTime(name, result.devices[0], total, calls, 0.0, 0.0, 0.0, reason)
-    roof_s, bound = _roof_time(moved, flops, kind, notes.get("limit", ""), total, known)
+    roof_s, bound = _roof_time(moved, flops, kind, notes.get("limit", ""), total, roof_of)
     return OperatorTime(name, result.devices[0], total, calls, moved, flops, roof_s, bound)
 
 
@@ -110,17 +110,17 @@ def _kind_of_copy(name: str) -> str:
 
 
 def _roof_time(
-    moved: float, flops: float, kind: str, limit: str, seconds: float, known: Mapping[str, Roof]
+    moved: float, flops: float, kind: str, limit: str, seconds: float, roof_of: Mapping[str, Roof]
 ) -> tuple[float, str]:
     """Return the seconds that the roofs allow, and what bounds them; 0 and the reason if a roof is unknown."""
     memory = "link.h2d" if kind == "h2d" else "link.d2h" if kind == "d2h" else "dram"
-    if memory not in known or (limit and limit not in known):
-        return 0.0, f"no roof of {memory if memory not in known else limit} is known for this device"
-    by_memory_s = moved * (2.0 if kind == "d2d" else 1.0) / known[memory].rate
-    by_operations_s = flops / known[limit].rate if limit else 0.0
+    if memory not in roof_of or (limit and limit not in roof_of):
+        return 0.0, f"no roof of {memory if memory not in roof_of else limit} is known for this device"
+    by_memory_s = moved * (2.0 if kind == "d2d" else 1.0) / roof_of[memory].rate
+    by_operations_s = flops / roof_of[limit].rate if limit else 0.0
     other = _OTHER_LIMIT.get(limit, "")
-    if other in known and by_operations_s > _ABOVE * seconds:
-        limit, by_operations_s = other, flops / known[other].rate
+    if other in roof_of and by_operations_s > _ABOVE * seconds:
+        limit, by_operations_s = other, flops / roof_of[other].rate
     if by_operations_s > by_memory_s:
         return by_operations_s, limit
     if by_memory_s > _ABOVE * seconds:
@@ -133,14 +133,14 @@ def operator_tables(summary: Summary, measured: Summary | None = None) -> list[T
     tables = []
     for traced in traced_devices(summary.run):
         device = summary.device(traced.device)
-        known = roofs(device, measured)
-        times = [time for time in operator_times(summary, known) if time.device == traced.device]
+        roof_of = roofs(device, measured)
+        times = [time for time in operator_times(summary, roof_of) if time.device == traced.device]
         if times:
-            tables.append(_table(times, traced.device, traced.seconds, known))
+            tables.append(_table(times, traced.device, traced.seconds, roof_of))
     return tables
 
 
-def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float], known: Mapping[str, Roof]) -> Table:
+def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float], roof_of: Mapping[str, Roof]) -> Table:
     busy, total = seconds["busy"], sum(time.seconds for time in times)
     rows: list[tuple[str, ...]] = [
         (
@@ -168,7 +168,7 @@ def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float],
     rows += [(name, none, length, *[none] * 5, "the device was idle") for name, length in idle]
     sources = [
         f"{limit} {units.quantity(roof.rate, _unit(limit))} ({roof.source})"
-        for limit, roof in known.items()
+        for limit, roof in roof_of.items()
         if any(time.reason == limit for time in times)
     ]
     return Table(f"Operators of {device}", _HEADS, tuple(rows), _TEXT_HEADS, f"roofs: {'; '.join(sources) or none}")

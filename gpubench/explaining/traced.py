@@ -31,7 +31,7 @@ class TracedOperators:
     bytes: npt.NDArray[np.float64]
 
     def results(self) -> Iterator[Result]:
-        """Yield the result of the device's time, then one for each operator, those that take the most time first."""
+        """Yield the result of the device's time, then one for each operator, the longest first."""
         order = np.argsort(self.start, kind="stable")
         start, end, size = self.start[order] - self.start.min(), self.end[order] - self.start.min(), self.bytes[order]
         operator, call = self.operator[order], self.call[order]
@@ -53,13 +53,13 @@ class TracedOperators:
             yield self._result(Operator("other operators"), rest, 1, 0.0)
 
     def _result(self, operator: Operator, seconds: float, calls: int, size: float) -> Result:
-        found = counted(operator) if not size else None
+        counts = counted(operator) if not size else None
         work, notes = Work(moved=size), [("kind", "copy")] if size else []
-        if isinstance(found, str):
-            notes.append(("reason", found))
-        elif found:
-            work = replace(found.work, moved=found.work.moved * calls, flops=found.work.flops * calls)
-            notes += [("limit", found.limit)] if found.limit else []
+        if isinstance(counts, str):
+            notes.append(("reason", counts))
+        elif counts:
+            work = replace(counts.work, moved=counts.work.moved * calls, flops=counts.work.flops * calls)
+            notes += [("limit", counts.limit)] if counts.limit else []
         shapes = " ".join("×".join(map(str, shape)) for shape in operator.shapes if isinstance(shape, tuple) and shape)
         types = " ".join(
             dict.fromkeys(kind.removeprefix("c10::") for kind in operator.types if kind and kind != "Scalar")

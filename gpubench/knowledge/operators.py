@@ -1,7 +1,7 @@
 """Count the bytes and operations that an operator of PyTorch cannot avoid, from the recorded shapes of its inputs.
 
-Each input is read once and each output written once, whatever kernel computes it. The signatures are those of ATen's
-`native_functions.yaml` (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml)."""
+Each input is read once and each output written once, whatever kernel computes it. The signatures
+are in ATen's `native_functions.yaml` (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml)."""
 
 import math
 import re
