@@ -35,8 +35,11 @@ def waterfall(summary: gb.Summary) -> list[Chart]:
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     for row, (title, ladder) in enumerate(ladders):
         parts += _row(title, ladder, _ROW * row, across)
-    lines = [(title, gb.units.percent(ladder.whole), ladder.source, ladder.brief) for title, ladder in ladders]
-    heads = ("key figure", "of peak", "peak", "change by rung, from the peak down")
+    lines = [
+        (title, gb.units.percent(ladder.whole), ladder.source, ladder.brief, ladder.standing or "–")
+        for title, ladder in ladders
+    ]
+    heads = ("key figure", "of peak", "peak", "change by rung, from the peak down", "other cards of the model")
     table = gb.Table("", heads, tuple(lines), (heads[0], *heads[2:]))
     description = "; ".join(f"{title}: {ladder.brief}" for title, ladder in ladders)
     note = "% of the peak: the part that is reached, and what each measured cause takes away (gpubench explain)"

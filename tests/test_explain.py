@@ -8,12 +8,15 @@ import math
 from functools import cache
 from pathlib import Path
 
+import cards_table
 import pytest
 
 from gpubench.analysis.summary import Summary
 from gpubench.explaining.counterfactuals import MOST_CASES, checked, chosen
 from gpubench.explaining.ladder import Ladder, NoLadder
 from gpubench.explaining.rungs import Explainer, key_ladders
+from gpubench.judging import comparison, evidence, finding_text
+from gpubench.knowledge.cards import card_figures, standing
 from gpubench.measuring import plan
 from gpubench.model import Measure, Settings, store
 
@@ -349,3 +352,63 @@ def test_measuring_takes_one_case_and_no_run(call):
     assert done.returncode == 2
     assert "--measure takes the id of one case and no run file" in done.stderr
     assert "no case of gemm on this machine has the id gemm/none" in call("explain", "gemm/none", "--measure").stderr
+
+
+# ---- other cards of the model
+
+
+def test_the_measured_figures_of_cards_are_those_of_the_recordings():
+    assert cards_table.TABLE.read_text(encoding="utf-8") == cards_table.text()
+
+
+def test_every_public_figure_has_an_address_and_a_method():
+    public = [figure for figure in card_figures() if figure.rank == "public"]
+    assert {figure.model for figure in public} >= {"NVIDIA H200", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-40GB"}
+    assert all(figure.source.startswith("https://") and figure.method and figure.value > 0 for figure in public)
+
+
+def test_a_figure_is_compared_with_other_runs_on_its_model():
+    copy = "bandwidth/copy[size=1GiB,dtype=float32]"
+    values = sorted(figure.value for figure in card_figures() if (figure.rank, figure.case) == ("measured", copy))
+    count = len(values)
+    best, worst = standing("NVIDIA H200", copy, 1, 9e12, "more"), standing("NVIDIA H200", copy, 1, 1e12, "more")
+    assert best.startswith(
+        f"as good as {count} of {count} runs on NVIDIA H200 ({count} measured); public: 4010 GB/s by"
+    )
+    assert worst.startswith(f"as good as 0 of {count} runs")
+    assert standing("NVIDIA H200", copy, 1, values[0], "more").startswith(f"as good as 0 of {count - 1} runs"), "itself"
+    assert standing("NVIDIA H200", copy, 99, 9e12, "more").startswith("public:")
+    assert standing("NVIDIA Unknown", copy, 1, 9e12, "more") == ""
+    latency = "latency/chase[size=4GiB]"
+    assert standing("NVIDIA H200", latency, 1, 1e-9, "less").split(" runs")[0] != "as good as 0 of 5"
+
+
+def test_a_contribution_has_no_name_of_its_machine(call, tmp_path):
+    done = call("contribute", RECORDINGS / H200, "-o", tmp_path / "c.json")
+    text = (tmp_path / "c.json").read_text()
+    (contributed,) = json.loads(text)
+    facts = recording(H200).manifest.facts
+    secrets = {device.uuid for device in facts.devices} | {value for name, value in facts.host if "hostname" in name}
+    assert not [secret for secret in secrets if secret in text]
+    assert len(text) < 5000
+    assert contributed["model"] == "NVIDIA H200"
+    assert len(contributed["figures"]) == 8
+    assert contributed["run_sha256"] == store.file_hash(RECORDINGS / H200)
+    assert "pull request" in done.stderr
+
+
+def test_a_run_of_the_host_has_nothing_to_contribute(call):
+    done = call("contribute", RECORDINGS / "host/compilers.jsonl.gz")
+    assert done.returncode == 2
+    assert "no key figure of a GPU" in done.stderr
+
+
+def test_gates_split_a_change_into_the_clock_and_the_rest():
+    runs = [store.read_run(RECORDINGS / f"sessions/{number}.jsonl.gz") for number in (1, 2)]
+    readings = [evidence.Reading.of(run, str(number)) for number, run in enumerate(runs)]
+    (against,) = comparison.compare(readings, lambda _: 0.02).against
+    (prefill,) = (found for found in against.judgement.findings if found.case.name == "prefill")
+    assert math.expm1(prefill.by_clock) == pytest.approx(1590 / 1680 - 1, abs=0.01)
+    assert finding_text.attribution(prefill).startswith("clock −4.9 %, rest +")
+    (read,) = (found for found in against.judgement.findings if found.case.id == READ)
+    assert finding_text.attribution(read) == "", "the memory clock did not change"

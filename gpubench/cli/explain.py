@@ -15,13 +15,14 @@ from gpubench.base.errors import UsageError
 from gpubench.base.patterns import matches
 from gpubench.cli import _machine, _print
 from gpubench.cli import _options as options
+from gpubench.cli import _sharing as sharing
 from gpubench.cli._late import late
 
 with late():
     from gpubench import model
     from gpubench.analysis import records
     from gpubench.analysis import summary as summaries
-    from gpubench.explaining import counterfactuals, lines, operators, rungs
+    from gpubench.explaining import contributing, counterfactuals, lines, operators, rungs
     from gpubench.explaining import ladder as ladders
     from gpubench.measuring import inventory, plan
     from gpubench.tools import session
@@ -143,6 +144,8 @@ def _measured(case_id: str, devices: list[str] | None) -> model.Run:
 def show(ladder: ladders.Ladder) -> None:
     """Print a ladder: a line with the figure, one for ladder rung, and one for ladder evidence that is missing."""
     _print.echo(lines.headline(ladder))
+    if ladder.standing:
+        _print.echo(f"is this normal? {ladder.standing}")
     _print.out().print(_print.table(lines.HEADS, lines.rows(ladder), right=lines.HEADS[1:4]))
     for reason in ladder.missing:
         _print.out().print(_print.plain(f"missing: {reason}", "dim"), soft_wrap=True)
@@ -163,3 +166,28 @@ def _one(explainer: rungs.Explainer, summary: summaries.Summary, wanted: str) ->
     if isinstance(ladder, ladders.NoLadder):
         raise UsageError(f"{ladder.case} cannot be explained: {ladder.reason}")
     return ladder
+
+
+ContributionFile = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="The file to write. \\[default: contributed-HASH.json beside the run file]"),
+]
+ContributedRun = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run file (.jsonl, .jsonl.gz).", show_default=False)
+]
+
+
+def contribute(run: ContributedRun, out: ContributionFile = None, force: sharing.Force = False) -> None:
+    """Write the key figures of a run's GPUs, without any name, as a small file for a pull request to gpubench."""
+    import json
+
+    from gpubench.model import store
+
+    sha256 = store.file_hash(run)
+    runs = contributing.contributions(summaries.Summary(store.read_run(run)), sha256)
+    if not runs:
+        raise UsageError(f"{run} has no key figure of a GPU; measure one with `gpubench run all`")
+    path = out or run.with_name(f"contributed-{sha256[:12]}.json")
+    sharing.check_target(path, force, run)
+    sharing.write(path, json.dumps(runs, indent=1) + "\n")
+    _print.say(f"{path}: add it to gpubench/knowledge in a pull request; keep the run file, which its hash identifies")

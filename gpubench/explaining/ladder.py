@@ -68,9 +68,10 @@ class Rung:
 class Ladder:
     """The rungs from the peak `top` down to the figure of a case; their product, times `unexplained`, is `whole`.
 
-    `top` is in `unit`, and `source` says where it is from. `missing` says which rungs have no evidence, and why."""
+    `top` is in `unit`, and `source` says where it is from. `missing` says which rungs have no evidence, and why.
+    `standing` compares the figure with other cards of its model; empty if none is known."""
 
-    RECORD: ClassVar[str] = "case devices unit top source value whole rungs unexplained deviation missing"
+    RECORD: ClassVar[str] = "case devices unit top source value whole rungs unexplained deviation missing standing"
     case: str
     devices: tuple[str, ...]
     unit: str
@@ -80,6 +81,7 @@ class Ladder:
     whole: float
     rungs: tuple[Rung, ...]
     missing: tuple[str, ...] = ()
+    standing: str = ""
 
     @property
     def unexplained(self) -> float:

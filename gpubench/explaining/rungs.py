@@ -13,6 +13,7 @@ from gpubench.explaining import models
 from gpubench.explaining.evidence import PIPES, Evidence, Measured, pipe, tiles
 from gpubench.explaining.ladder import Ladder, NoLadder, Remedy, Rung
 from gpubench.knowledge import alone
+from gpubench.knowledge.cards import standing
 from gpubench.knowledge.key_figures import BUILT_IN_SUITES
 from gpubench.model import Measure
 
@@ -56,7 +57,9 @@ class Explainer:
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
         if pipe(case.series.limit) and not ladder.rung("unit"):
             missing.append(f"the bare instruction of {case.series.limit} was not measured in this run")
-        return replace(ladder, missing=tuple(missing))
+        version, better = case.spread.case.version, case.figure.better
+        others = standing(case.device.name, case.id, version, case.figure.interval.centre, better)
+        return replace(ladder, missing=tuple(missing), standing=others)
 
     def _rungs(self, case: Measured, peak: float) -> Iterator[Rung]:
         """Yield the rungs of a case from the top down; `peak` is in the unit of its rate."""
