@@ -1,4 +1,4 @@
-"""Compare a figure with those of other cards of its model: a distribution with its count, a hint and never a gate.
+"""Compare a figure with other cards of its model: a distribution with its count, a hint and never a gate.
 
 Figures have three ranks: measured by this project (`cards-measured.json`), contributed by users as the files that
 `gpubench contribute` writes (`contributed-….json`), and public ones with their address (`cards-public.toml`)."""
