@@ -117,7 +117,7 @@ class TraceFile:
         return self
 
     def text(self) -> str:
-        device = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150109880320}]
+        device = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 85 * 10**9, "computeMajor": 9, "computeMinor": 0}]
         return json.dumps({"schemaVersion": 1, "deviceProperties": device, "traceEvents": self.events, "end": 1})
 
 
@@ -162,6 +162,28 @@ def test_a_trace_of_torch_becomes_operators_with_shares_of_roofs(imported, packe
     assert "98.4 % of the seconds have a share" in table.rows[-3][-1]
     assert [row[2] for row in table.rows[-2:]] == ["18.0 µs", "6.00 ms"]
     assert "Operators of cuda:0" in done.stdout
+
+
+def test_a_training_step_of_torch_has_a_share_or_a_reason_for_every_second(call, tmp_path):
+    """Two steps of a transformer in bfloat16 on one H200, traced with shapes by torch 2.11, cut to its operators."""
+    call("import", Path(__file__).parent / "imports/torch.trace.json.gz", "-o", tmp_path / "t.jsonl")
+    summary = Summary(store.read_run(tmp_path / "t.jsonl"))
+    device = summary.device("cuda:0")
+    assert (device.name, device.arch, device.memory_bytes) == ("NVIDIA H200", "sm_90", 150109880320)
+    times = operator_times(summary, roofs(device, Summary(store.read_run(RECORDINGS / "whole/h200.jsonl.gz"))))
+    busy = next(result for result in summary.run.results if result.case.name == "trace").series[0].values[0]
+    seconds = sum(time.seconds for time in times)
+    assert seconds == pytest.approx(busy, rel=0.01)
+    assert all(time.roof_s or time.reason for time in times)
+    assert sum(time.seconds for time in times if time.roof_s) > 0.8 * seconds
+    products = [time for time in times if time.name.startswith(("aten::mm", "aten::addmm"))]
+    assert all(0.6 < time.roof_s / time.seconds < 1.2 for time in products)
+    assert {time.reason for time in times if not time.roof_s} <= {
+        "the types in a list of tensors are not recorded",
+        "gpubench has no rule for this operator",
+        "not all of its shapes and types were recorded",
+        "faster than memory: a cache held its data",
+    }
 
 
 def test_the_roofs_are_those_that_a_run_of_the_machine_measured(imported, call):

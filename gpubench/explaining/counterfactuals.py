@@ -15,6 +15,7 @@ from gpubench.explaining.ladder import Ladder, Rung, percent_of_change
 from gpubench.knowledge import alone
 from gpubench.model import Case
 
+_BY_SIZE = ("bandwidth", "p2p", "ipc", "collectives")  # suites whose larger messages take no longer than 2 s
 _MOST_WAYS = 2  # other ways to do the same work, of which some compile for seconds
 MOST_CASES = 9  # of at most 2.6 s each in the full tier, most of them far less
 
@@ -56,7 +57,7 @@ def chosen(case: Case, cases: Sequence[Case]) -> list[Case]:
     larger = (
         max(others, key=lambda other: float(other.param(axis)))
         for axis in (*alone.SIZES, *alone.BLOCKS)
-        if case.suite != "latency" and (others := _larger(case, cases, axis))
+        if case.suite in _BY_SIZE and (others := _larger(case, cases, axis))
     )
     ways = (other for axis in alone.WAYS for other in cases if _differs_only_in(other, case, axis))
     picked = {other.id: other for other in (case, *tests, *larger, *itertools.islice(ways, _MOST_WAYS))}
@@ -108,8 +109,7 @@ def _checks(ladder: Ladder, evidence: Evidence, case: Measured) -> Iterator[Chec
     clock, data, zeros = ladder.rung("clock"), ladder.rung("data"), evidence.zeros(case)
     if zeros and zeros.held and case.held and data:
         yield _check("data", zeros, case, zeros.held.peak / case.held.peak, data.deviation + zeros.held.deviation)
-        case = zeros  # the clock's own rung is what is left with zeros
-    if rested and rested.held and case.held and clock:
+    elif rested and rested.held and case.held and clock:  # else its own data keep the burst from the free clock
         yield _check("clock", rested, case, rested.held.peak / case.held.peak, clock.deviation + rested.held.deviation)
     if rested and filling and (ladder.rung("blocks") or ladder.rung("edges")):
         cube, whole = tiles(rested), tiles(filling)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gpubench import stats
 from gpubench.analysis import quantities
 from gpubench.analysis.counters import Window, bit_shares
-from gpubench.analysis.figure import Figure, Spread, filled_fraction, shared_window_reason
+from gpubench.analysis.figure import LEAST_BUSY, Figure, Spread, filled_fraction, shared_window_reason
 from gpubench.analysis.summary import Summary, window_load
 from gpubench.knowledge import alone, hardware
 from gpubench.model import Device, EventClass, Measure, Result, Series
@@ -19,6 +19,8 @@ from gpubench.model import Device, EventClass, Measure, Result, Series
 _CLOCK_STEP_HZ = 7.5e6  # half the step of an NVIDIA GPU's core clock
 _STEADY = 0.95  # readings whose busy share is at least this part of the largest one saw only the case itself
 _LEAST_READINGS = 3
+_MOST_GATE = 0.05  # the largest part of a call that the gate kernel may add to the busy time
+_LEAST_FILLED = 0.5  # the least share of the window that the samples fill: only steady readings are used
 PIPES = {  # the counter of a unit's activity, by the beginning of the peak's id
     "tensor.": Measure.TENSOR_ACTIVITY,
     "float64": Measure.FP64_ACTIVITY,
@@ -240,13 +242,13 @@ class Evidence:
         return bool(self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS))
 
     def of_busy(self, case: Measured, measure: Measure, other: Measure = Measure.BUSY) -> Ratio | None:
-        """Return one activity counter over another in the steady readings of a case, whose samples fill its window.
+        """Return one activity counter over another in a case's steady readings; None without three of them.
 
-        The result is None without three such readings, or if other work shared the window."""
+        It is None too if other work shared the window, or if the device may have waited for the host in it."""
         tops: list[float] = []
         names = ""
         for result in case.results:
-            if shared_window_reason(result, result.series[0]):
+            if why_not_alone(result):
                 continue
             tracks = [self.summary.counters.of(case.device.id, counted) for counted in (measure, other, Measure.BUSY)]
             if not all(tracks):
@@ -257,10 +259,10 @@ class Evidence:
             steady = (busy >= _STEADY * busy.max()) & (lower > 0)
             tops += (upper[steady] / lower[steady]).tolist()
             names = f"{tracks[0][0].counter.name} over {tracks[1][0].counter.name}"
-        if len(tops) < _LEAST_READINGS:
+        gate = _host_share(case)
+        if len(tops) < _LEAST_READINGS or gate > _MOST_GATE:
             return None
         spread = float(np.std(tops, ddof=1)) / math.sqrt(len(tops))
-        gate = _host_share(case)
         return Ratio(stats.median(tops), max(2 * spread / stats.median(tops), 0.005) + gate, names)
 
     def traffic(self, case: Measured) -> Ratio | None:
@@ -286,6 +288,15 @@ class Evidence:
         if seen is None or not seen.value > counted > 0:
             return None
         return Ratio(counted / seen.value, 0.03, seen.by)
+
+
+def why_not_alone(result: Result) -> str:
+    """Return why steady readings in a result's window do not show its headline alone, as a clause; empty if they do."""
+    series = result.series[0]
+    filled = filled_fraction(result, series)
+    if filled >= LEAST_BUSY or filled < _LEAST_FILLED:
+        return shared_window_reason(result, series)
+    return shared_window_reason(replace(result, window=(0.0, (result.window[1] - result.window[0]) * filled)), series)
 
 
 def pipe(limit: str) -> str:

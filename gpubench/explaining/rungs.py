@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpubench import stats
-from gpubench.analysis.figure import Spread, shared_window_reason
+from gpubench.analysis.figure import Spread
 from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.summary import Summary
 from gpubench.base import units
 from gpubench.explaining import models
-from gpubench.explaining.evidence import PIPES, Evidence, Measured, pipe, tiles
+from gpubench.explaining.evidence import PIPES, Evidence, Measured, pipe, tiles, why_not_alone
 from gpubench.explaining.ladder import Ladder, NoLadder, Remedy, Rung
 from gpubench.knowledge import alone
 from gpubench.knowledge.cards import standing
@@ -53,7 +53,7 @@ class Explainer:
         if not self.summary.run.samples:
             missing.append("the run has no counters: no clock over time, traffic or activity")
         elif case.device.backend != "host" and not ladder.rung("stalls") and pipe(case.series.limit):
-            reason = shared_window_reason(case.results[0], case.results[0].series[0])
+            reason = why_not_alone(case.results[0])
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
         if pipe(case.series.limit) and not ladder.rung("unit"):
             missing.append(f"the bare instruction of {case.series.limit} was not measured in this run")

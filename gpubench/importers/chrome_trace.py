@@ -12,7 +12,10 @@ from gpubench.api import importer as gb
 
 from ._kernels import Trace
 
-_NAME = re.compile(r'"id":\s*(\d+),\s*"name":\s*"([^"]*)",\s*"totalGlobalMem"')
+_DEVICE = re.compile(
+    r'"id":\s*(\d+),\s*"name":\s*"([^"]*)",\s*"totalGlobalMem":\s*(\d{1,15}),\s*'
+    r'"computeMajor":\s*(\d{1,2}),\s*"computeMinor":\s*(\d)'
+)
 
 
 def _read(chunks: Iterable[str]) -> gb.Imported:
@@ -27,10 +30,12 @@ def _read(chunks: Iterable[str]) -> gb.Imported:
     if not len(trace.kernel_ids):
         raise gb.BadOutput("no kernel of a GPU is in this trace; record ProfilerActivity.CUDA")
     output = gb.Output("profile", "imported: the operators of a traced program")
-    names = {f"cuda:{number}": name for number, name in _NAME.findall(begin)}
+    for number, name, size, major, minor in _DEVICE.findall(begin):
+        facts = {"arch": f"sm_{major}{minor}", "memory_bytes": int(size)}
+        output.devices[f"cuda:{number}"] = gb.make_device(f"cuda:{number}", name, **facts)
     for traced in trace.results():
         output.results += traced.results()
-        output.devices[traced.device] = gb.make_device(traced.device, names.get(traced.device, ""))
+    output.devices = {one.device: output.devices.get(one.device, gb.make_device(one.device)) for one in trace.results()}
     return output.imported()
 
 
