@@ -166,7 +166,7 @@ def test_a_trace_of_torch_becomes_operators_with_shares_of_roofs(imported, packe
 
 def test_a_training_step_of_torch_has_a_share_or_a_reason_for_every_second(call, tmp_path):
     """Two steps of a transformer in bfloat16 on one H200, traced with shapes by torch 2.11, cut to its operators."""
-    call("import", Path(__file__).parent / "imports/torch.trace.json.gz", "-o", tmp_path / "t.jsonl")
+    call("import", Path(__file__).parent / "traces/torch.json.gz", "-o", tmp_path / "t.jsonl")
     summary = Summary(store.read_run(tmp_path / "t.jsonl"))
     device = summary.device("cuda:0")
     assert (device.name, device.arch, device.memory_bytes) == ("NVIDIA H200", "sm_90", 150109880320)
