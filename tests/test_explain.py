@@ -408,7 +408,19 @@ def test_gates_split_a_change_into_the_clock_and_the_rest():
     readings = [evidence.Reading.of(run, str(number)) for number, run in enumerate(runs)]
     (against,) = comparison.compare(readings, lambda _: 0.02).against
     (prefill,) = (found for found in against.judgement.findings if found.case.name == "prefill")
-    assert math.expm1(prefill.by_clock) == pytest.approx(1590 / 1680 - 1, abs=0.01)
+    ((rung, change),) = prefill.parts
+    assert (rung, math.expm1(change)) == ("clock", pytest.approx(1590 / 1680 - 1, abs=0.01))
     assert finding_text.attribution(prefill).startswith("clock −4.9 %, rest +")
     (read,) = (found for found in against.judgement.findings if found.case.id == READ)
     assert finding_text.attribution(read) == "", "the memory clock did not change"
+
+
+@pytest.mark.parametrize(
+    ("alter", "text"),
+    [(lower_clock, "−10.0 %: clock −10.0 %, rest"), (half_the_blocks, "−50.0 %: blocks −50.0 %, rest")],
+)
+def test_compare_splits_a_change_into_the_rungs_of_the_case(call, tmp_path, alter, text):
+    run = recording(H200)
+    for name, written in (("a", run), ("b", alter(run, BF16))):
+        (tmp_path / f"{name}.jsonl").write_bytes(store.encode_run(written))
+    assert f"{text} " in call("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl").stdout

@@ -28,7 +28,7 @@ def _read(chunks: Iterable[str]) -> gb.Imported:
     except (gb.NotAList, KeyError, TypeError, ValueError, OverflowError) as error:
         raise gb.BadOutput(f"damaged, or newer than the known versions: {error}") from error
     if not len(trace.kernel_ids):
-        raise gb.BadOutput("no kernel of a GPU is in this trace; record ProfilerActivity.CUDA")
+        raise gb.BadOutput("no kernel of a GPU is in this trace: record them, with no other profiler beside")
     output = gb.Output("profile", "imported: the operators of a traced program")
     for number, name, size, major, minor in _DEVICE.findall(begin):
         facts = {"arch": f"sm_{major}{minor}", "memory_bytes": int(size)}

@@ -12,7 +12,7 @@ from gpubench.model import Verdict
 
 HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # the heads of every table
 MISSING = "–"
-_LEAST_CLOCK = 0.002  # a smaller change of the clock is not named
+_LEAST_PART = 0.002  # a smaller change of a rung is not named
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 
 
@@ -92,12 +92,13 @@ def explanation(finding: Finding) -> str:
 
 
 def attribution(finding: Finding) -> str:
-    """Return what a change consists of: `clock −3.9 %, rest −0.2 %`; empty if no clock that it follows has changed."""
-    if not abs(finding.by_clock) >= _LEAST_CLOCK:
-        return ""
+    """Return what a change consists of: `clock −3.9 %, rest −0.2 %`; empty if no rung of the case has changed."""
     sign = 1.0 if finding.better == "more" else -1.0
-    rest = math.log1p(finding.observed_change) - sign * finding.by_clock
-    return f"clock {signed(math.expm1(sign * finding.by_clock))}, rest {signed(math.expm1(rest))}"
+    parts = [(rung, sign * change) for rung, change in finding.parts if abs(change) >= _LEAST_PART]
+    if not parts:
+        return ""
+    rest = math.log1p(finding.observed_change) - sum(change for _, change in parts)
+    return ", ".join(f"{rung} {signed(math.expm1(change))}" for rung, change in (*parts, ("rest", rest)))
 
 
 def _widened_threshold(finding: Finding) -> str:

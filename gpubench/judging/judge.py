@@ -77,7 +77,7 @@ class Finding:
     user_threshold: float = math.nan
     q: float = math.nan
     required: bool = True
-    by_clock: float = math.nan  # the part of the change that a changed clock causes, a logarithm of the rate
+    parts: tuple[tuple[str, float], ...] = ()  # rungs that changed the figure, as logarithms of the rate
 
     @property
     def key(self) -> Key:
@@ -389,6 +389,11 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
     return replace(finding, verdict=verdict, cause=cause, reason=reason)
 
 
+def is_attributed(finding: Finding) -> bool:
+    """Return whether the change of a finding is large enough to be split into its causes."""
+    return abs(finding.observed_change) >= _ATTRIBUTED
+
+
 def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """Return the finding; if something other than the code may explain its change, with that as verdict and reason."""
     if finding.effect is None or finding.cause == NOISY:
@@ -397,8 +402,8 @@ def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -
     objection = grounds.other_card(old, new, finding.effect) if is_change else None
     if objection is None:
         objection = grounds.explanation(old, new, finding.verdict, finding.threshold, finding.effect)
-    if abs(finding.observed_change) >= _ATTRIBUTED:
-        finding = replace(finding, by_clock=grounds.by_clock(old, new))
+    if is_attributed(finding):
+        finding = replace(finding, parts=grounds.by_clock(old, new))
     return (
         replace(finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
         if objection
