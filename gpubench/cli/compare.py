@@ -155,9 +155,7 @@ def _attributed(comparison: judged.Comparison, paths: Sequence[Path]) -> judged.
     from gpubench.model.store import read_run
 
     changed = [
-        [finding for finding in against.judgement.findings if abs(finding.observed_change) >= judge.ATTRIBUTED][
-            :_MOST_SPLIT
-        ]
+        [finding for finding in against.judgement.findings if judge.is_attributed(finding)][:_MOST_SPLIT]
         for against in comparison.against
     ]
     if not any(changed):
