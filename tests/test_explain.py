@@ -19,6 +19,7 @@ from gpubench.judging import comparison, evidence, finding_text
 from gpubench.knowledge.cards import card_figures, standing
 from gpubench.measuring import plan
 from gpubench.model import Measure, Settings, store
+from gpubench.tools import rendering
 
 RECORDINGS = Path(__file__).parent / "recordings"
 H200 = "whole/h200.jsonl.gz"
@@ -36,10 +37,15 @@ def recording(name: str):
     return store.read_run(RECORDINGS / name)
 
 
+@cache
+def explainer(name: str) -> Explainer:
+    return Explainer(Summary(recording(name)))
+
+
 def ladder(run, case_id: str):
-    summary = Summary(run)
-    (spread,) = (spread for spread in summary.spreads() if spread.case.id == case_id)
-    return Explainer(summary).ladder(spread)
+    known = explainer(H200) if run is recording(H200) else Explainer(Summary(run))
+    (spread,) = (spread for spread in known.summary.spreads() if spread.case.id == case_id)
+    return known.ladder(spread)
 
 
 def factors(found: Ladder) -> dict[str, float]:
@@ -228,6 +234,22 @@ def test_without_the_bare_instruction_the_unit_is_unexplained():
     assert any("the bare instruction of tensor.float8" in reason for reason in found.missing)
 
 
+def test_a_clock_that_the_user_has_set_is_the_users_to_win():
+    run = recording(H200)
+    device = run.manifest.facts.devices[0]
+    details = tuple({**dict(device.details), "clock.application_hz": "1500000000"}.items())
+    devices = (dataclasses.replace(device, details=details), *run.manifest.facts.devices[1:])
+    facts = dataclasses.replace(run.manifest.facts, devices=devices)
+    manifest = dataclasses.replace(run.manifest, facts=facts)
+    rung = ladder(lower_clock(dataclasses.replace(run, manifest=manifest), FP64), FP64).rung("clock")
+    assert ("the user has set the clocks" in rung.evidence, rung.remedy) == (True, "user")
+
+
+def test_a_small_copy_does_not_stand_for_the_link():
+    case = "ipc/pull[path=peer,size=1GiB]"
+    assert ladder(recording("h200x2-quick.jsonl.gz"), case).rung("unit") is None
+
+
 def test_a_card_without_a_data_sheet_has_a_ladder_from_its_nominal_clock_or_a_reason():
     run = recording(H200)
     device = dataclasses.replace(run.manifest.facts.devices[0], name="NVIDIA Unknown")
@@ -254,6 +276,17 @@ def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
     for spread in summary.spreads():
         found = explainer.ladder(spread)
         assert found.reason if isinstance(found, NoLadder) else math.isfinite(found.unexplained)
+
+
+def test_the_page_shows_where_the_peak_of_each_key_figure_goes():
+    page = rendering.report("html").render(recording(H200))
+    section = page.partition('<section id="peak">')[2].partition("</section>")[0]
+    assert section.count("% of the peak") == 7, "and the latency, whose top is the first cache level"
+    found = dict(key_ladders(Summary(recording(H200))))
+    assert found["GEMM bfloat16"].brief in section
+    assert "the user can win it" in section
+    bare = dataclasses.replace(recording("host/soak.jsonl.gz"))
+    assert 'id="peak"' not in rendering.report("html").render(bare)
 
 
 def test_the_command_prints_a_case_in_ten_lines(call):

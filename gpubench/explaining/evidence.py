@@ -19,6 +19,7 @@ from gpubench.model import Device, EventClass, Measure, Result, Series
 _CLOCK_STEP_HZ = 7.5e6  # half the step of an NVIDIA GPU's core clock
 _STEADY = 0.95  # readings whose busy share is at least this part of the largest one saw only the case itself
 _LEAST_READINGS = 3
+_LARGE_BYTES = 2**26  # from which the start of a call takes less than a hundredth of it, on every link
 _MOST_GATE = 0.05  # the largest part of a call that the gate kernel may add to the busy time
 _LEAST_FILLED = 0.5  # the least share of the window that the samples fill: only steady readings are used
 PIPES = {  # the counter of a unit's activity, by the beginning of the peak's id
@@ -147,13 +148,13 @@ class Evidence:
                     yield measured
 
     def best(self, names: Sequence[str], case: Measured, limit: str = "") -> Measured | None:
-        """Return the other case with one of these names that reaches the largest share of `limit`; None without one.
+        """Return the other large case with one of these names and the largest share of `limit`; None without one.
 
         The limit is the case's own if it is empty."""
         others = (
             other
             for other in self.named(names, case.device.id)
-            if other.id != case.id and other.series.limit == (limit or case.series.limit)
+            if other.id != case.id and other.series.limit == (limit or case.series.limit) and _is_large(other)
         )
         return max((other for other in others if other.fraction > 0), key=lambda other: other.fraction, default=None)
 
@@ -297,6 +298,11 @@ def why_not_alone(result: Result) -> str:
     if filled >= LEAST_BUSY or filled < _LEAST_FILLED:
         return shared_window_reason(result, series)
     return shared_window_reason(replace(result, window=(0.0, (result.window[1] - result.window[0]) * filled)), series)
+
+
+def _is_large(case: Measured) -> bool:
+    """Return whether a call moves enough for the rate of its link or memory alone."""
+    return max(case.series.work.payload, case.series.work.moved) >= _LARGE_BYTES
 
 
 def pipe(limit: str) -> str:
