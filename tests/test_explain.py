@@ -281,7 +281,7 @@ def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
 def test_the_page_shows_where_the_peak_of_each_key_figure_goes():
     page = rendering.report("html").render(recording(H200))
     section = page.partition('<section id="peak">')[2].partition("</section>")[0]
-    assert section.count("% of the peak") == 7, "and the latency, whose top is the first cache level"
+    assert section.count("% of the peak</text>") == 7, "and the latency, whose top is the first cache level"
     found = dict(key_ladders(Summary(recording(H200))))
     assert found["GEMM bfloat16"].brief in section
     assert "the user can win it" in section
