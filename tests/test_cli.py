@@ -166,6 +166,7 @@ def test_a_report_never_replaces_the_run_it_is_of(measured, tmp_path):
 def test_list_and_plan_agree_and_open_no_device(tmp_path):
     suites = gpubench("list", cwd=tmp_path).stdout
     assert {"bandwidth", "compression", "gemm", "ipc", "latency"} <= set(suites.split())
+    assert "\nn: columns of the product\n" in gpubench("list", "gemm", cwd=tmp_path).stdout
     cases = gpubench("list", "gemm", "--cases", "--device", "host", "--json", cwd=tmp_path)
     plan = gpubench("plan", "gemm", "--device", "host", "--json", cwd=tmp_path)
     assert json.loads(cases.stdout) == [job["case"] for job in json.loads(plan.stdout)["jobs"]]

@@ -1,6 +1,7 @@
 """The gemm suite: points, counting, checks that can fail, refusals with messages; its kernels on a GPU on paper."""
 
 import dataclasses
+import re
 import threading
 import types
 
@@ -15,6 +16,7 @@ from _poison import overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
+from gpubench.base import installation
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.knowledge.floors import built_in_floors
 from gpubench.model import Facts
@@ -109,7 +111,7 @@ def test_a_product_counts_its_operations_and_states_its_errors(dtype, shape, lea
 @needs_compiler
 def test_unwritten_and_wrong_elements_fail_the_check():
     operands = DATA.Operands(bench(SUITE), PRECISIONS["float32"], Shape(80, 60, 64))
-    operands.poison()
+    operands.c.view("int8").fill(-1)
     with pytest.raises(WrongAnswer, match="4800 elements of C are not written"):
         operands.check()
     operands.c[:] = (operands.a.reshape(80, 64) @ operands.b.reshape(64, 60)).ravel()
@@ -406,7 +408,7 @@ def test_a_refusal_of_the_library_is_a_skip_with_its_message_and_a_failure_is_an
 
 
 def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
-    with pytest.raises(Skip, match="pip install 'gpubench-suite"):
+    with pytest.raises(Skip, match=re.escape(installation.for_gpu())):
         ask_for_product(monkeypatch, None)
 
 

@@ -561,9 +561,12 @@ def test_two_inputs_alternate_before_each_check_so_that_an_earlier_answer_is_wro
 
 @pytest.mark.parametrize(
     ("twice", "noise", "is_found"),
-    [(0.02, 0.0, False), (0.0181, 0.0, False), (0.0175, 0.0, True), (0.01, 0.0, True), (0.0175, 0.05, False)],
+    [
+        *((0.02, 0.0, False), (0.0181, 0.0, False), (0.0295, 0.0, False), (0.0175, 0.05, False)),
+        *((0.0175, 0.0, True), (0.01, 0.0, True), (0.031, 0.0, True)),
+    ],
 )
-def test_twice_the_passes_take_at_least_1_8_times_as_long_or_what_the_spread_allows(twice, noise, is_found):
+def test_twice_the_passes_take_1_8_to_3_times_as_long_or_what_the_spread_allows(twice, noise, is_found):
     device = clockwork()
     kernel = device.kernel(json.dumps({"seconds": twice}), "launch", {})
     once = stage(device, seconds=0.01, noise=noise)
@@ -571,7 +574,7 @@ def test_twice_the_passes_take_at_least_1_8_times_as_long_or_what_the_spread_all
     if not is_found:
         assert measured(device, task)["hot"].values
         return
-    with pytest.raises(Untrustworthy, match=r"twice the passes takes 1\.\d\d times as long, at least 1\.80") as raised:
+    with pytest.raises(Untrustworthy, match=r"takes [13]\.\d\d times as long, from 1\.80 to 3") as raised:
         Engine(device, RULE).measure(task)
     assert raised.value.cause == "dropped-passes"
 

@@ -282,6 +282,15 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
     assert done.stderr.count("\n") == 1
 
 
+def test_in_a_clone_the_install_hints_name_its_own_pip_and_elsewhere_pip(monkeypatch):
+    wanted = "pip install 'gpubench-suite[tvm]'"
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    assert installation.with_extra("tvm") == f".venv/bin/{wanted} in the clone of gpubench"
+    monkeypatch.setattr(installation, "_ROOT", Path("/nowhere"))
+    assert installation.with_extra("tvm") == wanted
+    assert installation.for_gpu().startswith("pip install 'gpubench-suite[cuda13]'")
+
+
 def test_a_missing_module_of_gpubench_is_a_bug():
     assert installation.reason(ModuleNotFoundError("No module named 'gpubench.x'", name="gpubench.x")) is None
     broken = installation.reason(ImportError("libfoo.so: cannot open\nmore", name="numpy"))

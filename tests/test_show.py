@@ -41,9 +41,9 @@ def show(*arguments):
     return printed
 
 
-def test_a_whole_run_of_an_h200_is_shown_in_41_lines_with_groups_of_key_figures(whole_run):
+def test_a_whole_run_of_an_h200_is_shown_in_44_lines_with_groups_of_key_figures(whole_run):
     text = lines(_summary.run_parts(whole_run, "run.jsonl"), 80)
-    assert len(text) <= 41
+    assert len(text) <= 44
     assert text[0] == "NVIDIA H200 (cuda:0), 132 SMs, 139.8 GiB"
     assert max(map(len, text)) <= 80
     table = [" ".join(line.split()) for line in text[text.index("memory") : text.index("trustworthy: yes")]]
@@ -60,6 +60,13 @@ def test_a_run_of_few_cases_lists_them(tmp_path):
     out = show(write(tmp_path / "run.jsonl", make.result(make.timing(*[1e-3] * 8, moved=1e9), of=make.case("copy"))))
     assert "copy  1000 GB/s" in out
     assert "every case" not in out
+
+
+def test_the_heads_of_tables_are_explained_below_them(whole_run):
+    text = " ".join(lines(_summary.cases(whole_run, ["gemm/"]), 140))
+    assert "of peak: share of the named peak" in text
+    assert "bound by: what limits it, by its counters" in text
+    assert "median loss" not in text  # no table has it
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
