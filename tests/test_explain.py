@@ -278,6 +278,12 @@ def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
         assert found.reason if isinstance(found, NoLadder) else math.isfinite(found.unexplained)
 
 
+def test_an_imported_figure_cannot_be_explained_and_the_reason_says_why(call, tmp_path):
+    call("import", Path(__file__).parent / "imports/babelstream-5.0.txt", "-o", tmp_path / "i.jsonl")
+    assert "an imported figure names no peak" in call("explain", tmp_path / "i.jsonl", "Triad").stderr
+    assert "has no key figure with a peak" in call("explain", tmp_path / "i.jsonl").stderr
+
+
 def test_the_page_shows_where_the_peak_of_each_key_figure_goes():
     page = rendering.report("html").render(recording(H200))
     section = page.partition('<section id="peak">')[2].partition("</section>")[0]

@@ -231,6 +231,8 @@ def _top(case: Measured) -> tuple[float, str] | None:
 
 
 def _why_no_top(case: Measured) -> str:
+    if case.device.backend == "imported":
+        return "an imported figure names no peak, and its run has no samples and no counters"
     if not case.series.limit:
         return "no peak of the hardware bounds this case, so there is nothing to come down from"
     return f"no data sheet of {case.device.name} states a peak for {case.series.limit}, and no clock was read for it"
