@@ -463,3 +463,4 @@ def test_compare_splits_a_change_into_the_rungs_of_the_case(call, tmp_path, alte
     for name, written in (("a", run), ("b", alter(run, BF16))):
         (tmp_path / f"{name}.jsonl").write_bytes(store.encode_run(written))
     assert f"{text} " in call("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl").stdout
+    assert f"{text} " in call("gate", tmp_path / "b.jsonl", "-b", tmp_path / "a.jsonl", "--all").stdout

@@ -21,17 +21,12 @@ from gpubench.cli._late import late
 
 with late():
     from gpubench import plugins
-    from gpubench.analysis import summary
-    from gpubench.explaining import attribution as attributions
     from gpubench.judging import comparison as judged
-    from gpubench.judging import evidence, finding_text, judge, policy
+    from gpubench.judging import evidence, finding_text, policy
     from gpubench.tools import rendering
     from gpubench.tools.gating import gate, peers, readings
 
 _COLORS = {1: "cyan", 0: "", -1: "red"}  # color by the direction of a suite's geometric mean
-
-_MOST_BYTES = 2**26  # of run files that are read whole to split changes into rungs
-_MOST_SPLIT = 20  # the most changes that are split
 
 Runs = Annotated[
     list[Path],
@@ -86,8 +81,7 @@ def compare(
         comparison = side_by_side(runs, _run_names(runs), lambda named: _judged(named, fraction), no_redact)
     else:
         comparison = _comparison(readings.read_all(runs), _run_names(runs), fraction, no_redact)
-        if sum(path.stat().st_size for path in runs) <= _MOST_BYTES:
-            comparison = _attributed(comparison, runs)
+        comparison = _split(comparison, runs)
     if form:
         written = rendering.report(form).compare(comparison)
         sharing.write(out, written, is_told=True) if out else sys.stdout.write(written)
@@ -150,27 +144,13 @@ def _comparison(
     return sharing.shareable(_judged(named, fraction), no_redact, manifests, is_told=False)
 
 
-def _attributed(comparison: judged.Comparison, paths: Sequence[Path]) -> judged.Comparison:
-    """Return the comparison with the largest changes split into rungs, by the counters of the whole runs."""
-    from gpubench.model.store import read_run
-
-    changed = [
-        [finding for finding in against.judgement.findings if judge.is_attributed(finding)][:_MOST_SPLIT]
-        for against in comparison.against
-    ]
-    if not any(changed):
-        return comparison
-    summaries = [summary.Summary(read_run(path)) for path in paths]
-    split = []
-    for against, after, findings in zip(comparison.against, summaries[1:], changed, strict=True):
-        attribution = attributions.Attribution(summaries[0], after)
-        parts = {finding.key: attribution.parts(finding.key) for finding in findings}
-        replaced = (
-            replace(finding, parts=parts.get(finding.key) or finding.parts) for finding in against.judgement.findings
-        )
-        judgement = replace(against.judgement, findings=tuple(replaced))
-        split.append(replace(against, judgement=judgement))
-    return replace(comparison, against=tuple(split))
+def _split(comparison: judged.Comparison, paths: Sequence[Path]) -> judged.Comparison:
+    """Return the comparison with the largest changes split into the rungs of the cases in the whole runs."""
+    against = []
+    for one, path in zip(comparison.against, paths[1:], strict=True):
+        findings = _findings.split(one.judgement.findings, paths[0], path)
+        against.append(replace(one, judgement=replace(one.judgement, findings=findings)))
+    return replace(comparison, against=tuple(against))
 
 
 def _judged(named: Sequence[evidence.Reading], fraction: float) -> judged.Comparison:
