@@ -97,7 +97,7 @@ class Measured:
     @cached_property
     def results(self) -> list[Result]:
         """The ok results of the case, one for each replicate."""
-        return [row.result for row in self.spread.rows if row.result.status == "ok"]
+        return _timed(self.spread)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -201,7 +201,7 @@ class Evidence:
 
     def _held(self, spread: Spread, device: Device, limit: str) -> Held | None:
         """Return the peak at the clock after the samples, else at the mean clock of the window; None if unknown."""
-        results = [row.result for row in spread.rows if row.result.status == "ok"]
+        results = _timed(spread)
         window = Window(self.summary.counters, device.id, [result.window for result in results])
         if limit == "dram":
             rate, clock = hardware.bytes_per_memory_clock(device), window.clock(Measure.MEMORY_CLOCK)
@@ -298,6 +298,10 @@ def why_not_alone(result: Result) -> str:
     if filled >= LEAST_BUSY or filled < _LEAST_FILLED:
         return shared_window_reason(result, series)
     return shared_window_reason(replace(result, window=(0.0, (result.window[1] - result.window[0]) * filled)), series)
+
+
+def _timed(spread: Spread) -> list[Result]:
+    return [row.result for row in spread.rows if row.result.status == "ok" and row.result.series]
 
 
 def _is_large(case: Measured) -> bool:

@@ -45,7 +45,9 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     products = [
         point
         for point in evidence.named((name,), case.device.id)
-        if point.params.get("weights") == case.params.get("weights") and float(point.params.get("tokens", 1)) >= batch
+        if point.rate > 0
+        and point.params.get("weights") == case.params.get("weights")
+        and float(point.params.get("tokens", 1)) >= batch
     ]
     if products:
         sizes = [weights_bytes * layer.size / model.size for layer in model.matrices]
@@ -56,7 +58,7 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     attention = [
         point
         for point in evidence.named((alone.DECODE_ATTENTION_CASE,), case.device.id)
-        if {axis: point.params.get(axis) for axis in heads} == heads
+        if point.rate > 0 and {axis: point.params.get(axis) for axis in heads} == heads
     ]
     if attention:
         layer_bytes = cached_bytes / model.depth
@@ -106,7 +108,7 @@ def _prefill(evidence: Evidence, case: Measured, model: Model, unit_rate: float)
 def _in_turn(ideal_s: float, lost: Sequence[tuple[Rung, float]]) -> list[Rung]:
     """Return the rungs with the factors by which the lost seconds, added one after the other, lower the rate."""
     rungs, total_s = [], ideal_s
-    for rung, seconds in lost:
+    for rung, seconds in lost if ideal_s > 0 else ():
         longer_s = total_s + max(seconds, 0.0)
         rungs.append(Rung(rung.name, total_s / longer_s, rung.deviation, rung.evidence, rung.remedy))
         total_s = longer_s
@@ -164,7 +166,7 @@ def compressed(case: Measured) -> Ladder | None:
     ratio, raw = series.get("ratio"), series.get("raw.self")
     limit = _LINKS.get(str(case.params.get("link")))
     link = hardware.peak(case.device, limit) if limit else None
-    if case.name != alone.SEND_CASE or not (ratio and raw and link):
+    if case.name != alone.SEND_CASE or not (ratio and raw and link) or not max(ratio.values, default=0.0) > 0:
         return None
     times, value = ratio.values[0], case.figure.interval.centre
     alone_rate = quantities.judged_median(raw)

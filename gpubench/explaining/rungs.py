@@ -38,7 +38,7 @@ class Explainer:
         if whole := models.latency(self.evidence, case) or models.compressed(case):
             return self._finished(case, whole)
         top = _top(case)
-        if top is None:
+        if top is None or not 0 < case.rate < math.inf:
             return NoLadder(case.id, _why_no_top(case))
         peak, source = top
         rungs = [rung for rung in self._rungs(case, peak) if rung.factor > 0]
@@ -237,6 +237,8 @@ def _why_no_top(case: Measured) -> str:
         return "an imported figure names no peak, and its run has no samples and no counters"
     if not case.series.limit:
         return "no peak of the hardware bounds this case, so there is nothing to come down from"
+    if _top(case):
+        return f"it counts no work towards its peak {case.series.limit}"
     return f"no data sheet of {case.device.name} states a peak for {case.series.limit}, and no clock was read for it"
 
 
