@@ -50,23 +50,22 @@ def monitor(
     devices = plan.sampled_devices(inventory.facts(), device or [])
     sampling = sampler.SamplingProcess(devices, time.monotonic())
     latest = live.Latest(sampling.counters, devices)
-    with contextlib.suppress(KeyboardInterrupt, ReaderLeft):
-        try:
-            _take_samples(sampling, latest, 1.2)  # until each counter has been read twice
-            if place:
-                with endpoint.serve_page(place, partial(live.prometheus, latest), host_name or []) as url:
-                    _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
-                    while True:
-                        _take_samples(sampling, latest, 0.5)
-            elif prometheus:
-                latest.add(sampling.stop())
-                typer.echo(live.prometheus(latest), nl=False)
-            else:
-                _watch(sampling, latest, interval, count)
-        finally:
-            sampling.kill()
-            with contextlib.suppress(ReaderLeft):
-                sys.stdout.flush()
+    try:
+        _take_samples(sampling, latest, 1.2)  # until each counter has been read twice
+        if place:
+            with endpoint.serve_page(place, partial(live.prometheus, latest), host_name or []) as url:
+                _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
+                while True:
+                    _take_samples(sampling, latest, 0.5)
+        elif prometheus:
+            latest.add(sampling.stop())
+            typer.echo(live.prometheus(latest), nl=False)
+        else:
+            _watch(sampling, latest, interval, count)
+    finally:
+        sampling.kill()
+        with contextlib.suppress(ReaderLeft):
+            sys.stdout.flush()
 
 
 def _address_and_port(listen: str) -> tuple[str, int]:
