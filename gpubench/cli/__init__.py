@@ -7,7 +7,21 @@ import sys
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import _help, compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
+from gpubench.cli import (
+    _help,
+    compare,
+    doctor,
+    explain,
+    fleet,
+    gate,
+    history,
+    import_,
+    list_,
+    monitor,
+    profile,
+    report,
+    run,
+)
 
 app = typer.Typer(
     name="gpubench",
@@ -28,6 +42,8 @@ app.command("compare", rich_help_panel=_JUDGE)(compare.compare)
 app.command("ab", rich_help_panel=_JUDGE)(gate.ab)
 app.command("gate", rich_help_panel=_JUDGE)(gate.gate)
 app.command("show", rich_help_panel=_SHARE)(report.show)
+app.command("explain", rich_help_panel=_SHARE)(explain.explain)
+app.command("contribute", rich_help_panel=_SHARE)(explain.contribute)
 app.command("report", rich_help_panel=_SHARE)(report.report)
 app.command("site", rich_help_panel=_SHARE)(report.site)
 app.command("redact", rich_help_panel=_SHARE)(report.redact)
