@@ -383,7 +383,7 @@ FAMILIES = {
     "latency": 22,
     "p2p": 5,
     "patterns": 15,
-    "soak": 3,
+    "soak": 5,
     "startup": 3,
     "storage": 1,
     "tensor": 7,
