@@ -19,11 +19,13 @@ from gpubench.measuring import health
 from gpubench.measuring.examination import Examination, examine
 from gpubench.measuring.health import Health
 from gpubench.measuring.plan import Plan
+from gpubench.measuring.progress import Observer, ProgressEvent
 from gpubench.measuring.recording import Recording
 from gpubench.model import Device, Remark
 from gpubench.model.record import decode
 
 Tell = Callable[[str], None]
+_LEAST_S = 10.0  # between two readings
 _DOCTOR = "`gpubench doctor` says what to do"
 
 
@@ -41,6 +43,7 @@ class RunHealth(AbstractContextManager["RunHealth"]):
         self._examination = Examination(devices)
         self._tell = tell
         self._before: tuple[Health, ...] = ()
+        self._read_at = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         self._examination.__exit__(*error)
@@ -53,9 +56,26 @@ class RunHealth(AbstractContextManager["RunHealth"]):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
-        """Read the health after the last case and write the errors that appeared during the run into the run file."""
+        """Read the health after a case, and write the errors that appeared since the last reading into the run file."""
         after = self._examination.read()
         _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
+        self._before, self._read_at = after, time.monotonic()
+
+    def by_pass(self, recording: Recording, watch: Observer) -> Observer:
+        """Return an observer that reads the health at the end of a pass, at most every ten seconds, and calls `watch`.
+
+        A pass is a replicate of the run."""
+        latest = 0
+
+        def observe(event: ProgressEvent) -> None:
+            """Read the health if a replicate begins, and pass the event on."""
+            nonlocal latest
+            if event.job.replicate != latest and time.monotonic() - self._read_at >= _LEAST_S:
+                latest = event.job.replicate
+                self.end(recording)
+            watch(event)
+
+        return observe
 
 
 def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:

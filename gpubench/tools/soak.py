@@ -35,11 +35,13 @@ def tier_of(seconds: float) -> Tier:
 
 
 def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one."""
-    cases = len(planning.make(facts, settings).jobs)
+    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one.
+
+    All devices run the same case at the same time."""
+    cases = len({job.case.id for job in planning.make(facts, settings).jobs})
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))
     plan = planning.make(facts, replace(settings, replicates=min(max(passes, 1), _MOST_PASSES)))
-    return replace(plan, settings=settings, most_s=seconds)
+    return replace(plan, settings=settings, most_s=seconds).at_once()
 
 
 def limit_remaining_time(seconds: float, watch: Observer) -> Observer:

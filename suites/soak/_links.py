@@ -31,7 +31,7 @@ def _is_first(target: gb.Target) -> bool:
 def links(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:
     """Bandwidth at which a GPU writes `size_bytes` to the memory of each other GPU, while all others do the same.
 
-    Each rank has a GPU, and its payload is that of the copies to all others. Every word that arrived is compared."""
+    Each rank has a GPU, and its payload is the sum of its copies. Every word that arrived is compared."""
     del of
     return _Links(bench, size_bytes).task()
 

@@ -78,12 +78,12 @@ class WrongWords:
         """Raise WrongAnswer if a word of `array` was wrong since the last call; `kernel` names the work.
 
         Of the recorded words the one with the lowest address is named."""
-        found = self._bench.device.to_host(self.array)
-        count = int(found[0])
+        counted = self._bench.device.to_host(self.array)
+        count = int(counted[0])
         if not count:
             return
         self.array.fill(0)
-        records = found[1 : 1 + 3 * min(count, _RECORDS)].reshape(-1, 3)
+        records = counted[1 : 1 + 3 * min(count, _RECORDS)].reshape(-1, 3)
         index, seen, expected = (int(number) for number in records[records[:, 0].argmin()])
         array = array.view(np.uint64)
         error = difference_error(self._bench, kernel, array, index, expected, seen, count)
