@@ -37,7 +37,7 @@ def links(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:
 
 
 class _Links:
-    """The copies of one rank: from its GPU to memory of its own on each of the other GPUs."""
+    """The copies of one rank from its GPU to memory that it allocates on each of the other GPUs."""
 
     def __init__(self, bench: gb.Bench, size_bytes: int) -> None:
         self._bench = bench
