@@ -7,7 +7,21 @@ import sys
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import _help, compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
+from gpubench.cli import (
+    _help,
+    compare,
+    doctor,
+    fleet,
+    gate,
+    history,
+    import_,
+    list_,
+    monitor,
+    preflight,
+    profile,
+    report,
+    run,
+)
 
 app = typer.Typer(
     name="gpubench",
@@ -21,6 +35,7 @@ app.command("run", rich_help_panel=_MEASURE)(run.run)
 app.command("list", rich_help_panel=_MEASURE)(list_.list_)
 app.command("plan", rich_help_panel=_MEASURE)(list_.plan)
 app.command("soak", rich_help_panel=_MEASURE)(run.soak)
+app.command("preflight", rich_help_panel=_JUDGE)(preflight.preflight)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT, rich_help_panel=_MEASURE)(profile.profile)
 app.command("monitor", rich_help_panel=_MEASURE)(monitor.monitor)
 app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)

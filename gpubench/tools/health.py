@@ -16,7 +16,7 @@ from pathlib import Path
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 from gpubench.base.errors import DeviceError, FileError
 from gpubench.measuring import health
-from gpubench.measuring.examination import Examination, examine
+from gpubench.measuring.examination import PATIENCE_S, Examination, examine
 from gpubench.measuring.health import Health
 from gpubench.measuring.plan import Plan
 from gpubench.measuring.progress import Observer, ProgressEvent
@@ -39,8 +39,8 @@ class RunHealth(AbstractContextManager["RunHealth"]):
 
     Use it as a context, and create it before the sampling process: both processes then start at the same time."""
 
-    def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
-        self._examination = Examination(devices)
+    def __init__(self, devices: Sequence[Device], tell: Tell = silent, patience_s: float = PATIENCE_S) -> None:
+        self._examination = Examination(devices, patience_s)
         self._tell = tell
         self._before: tuple[Health, ...] = ()
         self._read_at = time.monotonic()

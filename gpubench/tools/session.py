@@ -14,6 +14,7 @@ from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Termin
 from gpubench.measuring import claims as claiming
 from gpubench.measuring import plan as planning
 from gpubench.measuring.claims import Claims
+from gpubench.measuring.examination import PATIENCE_S
 from gpubench.measuring.nodes import Membership, NodeGroup, join
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Observer
@@ -42,7 +43,7 @@ def measure(
     with (
         terminable(lambda: _outcome_text(path)),
         Claims(devices, exclusive) as claims,
-        RunHealth(devices, tell) as health,
+        RunHealth(devices, tell, min(PATIENCE_S, plan.ends_s / 4)) as health,
         _join_group(plan, resume) as group,
     ):
         _warn_of_other_runs(claims, devices, tell)

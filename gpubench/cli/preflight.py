@@ -1,0 +1,58 @@
+"""`gpubench preflight`: say within seconds whether the devices of a node are sound."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubench.cli import _options as options
+from gpubench.cli import _print
+from gpubench.cli._late import late
+
+with late():
+    from gpubench.analysis import records
+    from gpubench.measuring import inventory, progress
+    from gpubench.tools import preflight as preflights
+    from gpubench.tools import session, soak
+
+Budget = Annotated[
+    str, typer.Option("--budget", metavar="TIME", help="The most time it takes: a number with s or min, 10s or more.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run file here (.jsonl or .jsonl.gz).")]
+_FACTS = 0.5  # share of the budget in which the devices must be found
+_COLOURS = {"ok": "green", "slow": "red", "sick": "red"}
+
+
+def preflight(
+    budget: Budget = "30s", device: options.Devices = None, out: Out = None, json: options.Json = False
+) -> None:
+    """Check the health, the bits and the speed of all GPUs at once, and compare each GPU with the others.
+
+    The exit status is 0 if all are sound, 1 if a GPU is slow, 4 if a GPU or its speed could not be judged (busy with
+    another program, fewer than five GPUs of one model), and 6 if one is sick."""
+    begun = time.monotonic()
+    budget_s = soak.seconds_of(budget, "--budget")
+    preflights.check_budget(budget_s)
+    facts = inventory.facts(_FACTS * budget_s)
+    settings = options.settings(facts, None, device or ["all"], False, options.TierName.QUICK, None, None)
+    planned = preflights.plan_of(facts, settings, budget_s, time.monotonic() - begun)
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+        path = out or Path(folder) / "preflight.jsonl"
+        verdict = preflights.judge(session.measure(planned, path, sys.argv, _watch, tell=_print.warn))
+    if json:
+        _print.document({**records.record(verdict), "verdict": verdict.verdict, "status": verdict.status})
+    else:
+        for checked in verdict.devices:
+            _print.out().print(_print.plain(checked.text, _COLOURS.get(checked.state, "yellow")), soft_wrap=True)
+        _print.out().print(_print.plain(f"preflight: {verdict.verdict}", "bold"), soft_wrap=True)
+    raise typer.Exit(verdict.status)
+
+
+def _watch(event: progress.ProgressEvent) -> None:
+    """Show no progress: a preflight prints its lines at the end."""
+    del event
