@@ -166,6 +166,27 @@ def test_the_ledger_has_temperatures_throttle_reasons_and_errors_of_the_whole_so
     assert device.errors == ("c +2 (pass 2)",)
 
 
+def test_the_ledger_compares_each_gpu_with_the_others_and_with_its_first_pass():
+    power = (Counter("p", "W", "gauge", 1.0, "", Measure.BOARD_POWER),)
+    burn = make.case("burn", "soak", load="constant")
+    results = []
+    for device, seconds in (("cuda:0", (1.0, 1.0)), ("cuda:1", (1.0, 1.0)), ("cuda:2", (1.05, 1.1))):
+        for number, value in enumerate(seconds):
+            series = make.timing(value, name="self", moved=1e9), make.Series("beside", "B/s", (2e12,), role="observed")
+            fields = {
+                "replicate": number,
+                "window": (10.0 * number, 10.0 * number + 5),
+                "notes": (("soak.load", "constant"),),
+            }
+            results.append(make.result(*series, of=burn, devices=(device,), **fields))
+    sampled = [Samples("nvml", "cuda:2", (1.0, 2.0, 8.0), (("p", (690.0, 700.0, 100.0)),))]
+    facts = make.facts(*(make.device(f"cuda:{number}") for number in range(3)))
+    first, _, slow = ledger_of(make.run(*results, sampled=sampled, counters=power, facts=facts)).compared_devices
+    assert first == ("cuda:0", "", "3274 TiB an hour", "", "")
+    assert slow[:2] == ("cuda:2", "constant 695.0 W")
+    assert slow[3:] == (f"-7.0% in {burn.id}", f"-4.5% in {burn.id}")
+
+
 FAULT = """
     import numpy as np
     multiply, products = np.matmul, []

@@ -25,7 +25,10 @@ _ROWS = 8  # rows of the first product on the host that are compared with a prod
 _TOLERANCES = {"float32": 1e-5, "float64": 1e-13}  # of the host: error of a row relative to its norm
 _DEEP = 4  # a GPU's products sum over four times the size, so that comparing their results takes a small share
 _BURNT = ("bfloat16", "float8_e4m3", "int8")
-_UNITS = 16  # SMs or CUs that the memory passes use beside products
+_BURNT_S = 30.0  # seconds of a load in one pass of the full tier
+# SMs or CUs that the memory passes use beside products: on an H200 they move 1.03 TB/s there, 0.50 on 8 and 1.88 on 32,
+# and the products keep 77, 96 and 63 % of their rate; the power is 693, 701 and 688 of 700 W.
+_UNITS = 16
 _PERIOD_S = 0.2  # of a pulse: the load is on for half of it, at the same time on all GPUs of a machine
 _BATCH_S, _MOST_PRODUCTS = 0.25, 400  # of a call: a queue holds about a thousand launches
 _THREADS, _PART_VECTORS, _MOST_PARTS = 512, 2**16, 2**20
@@ -159,11 +162,13 @@ class _Products:
             gb.Work(flops=self._shape.flops),
             "flops",
             clock="self",
-            effort=effort(self._bench),
+            effort=effort(self._bench, _BURNT_S) if self._marching else effort(self._bench),
             checked=True,
             probe=self._rates if self._marching else None,
         )
-        return gb.Task.of(stage, check=lambda: None, notes={"soak.digest": self._digest, **self._notes})
+        load = {"soak.load": "pulse" if self._is_pulsed else "constant"} if self._marching else {}
+        notes = {"soak.digest": self._digest, **load, **self._notes}
+        return gb.Task.of(stage, check=lambda: None, notes=notes)
 
     def _call(self) -> float:
         """Compute and compare a batch of products, and return the mean seconds of a product."""
