@@ -40,6 +40,39 @@ def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
     assert values.window("cuda:1").mean(Measure.BOARD_POWER) is None
 
 
+DRAM = make.counter("gpm.dram", "%", "window")
+
+
+@pytest.mark.parametrize(
+    ("busy", "watts", "dram", "limit", "is_hung"),
+    [
+        (100.0, 118.0, 0.1, "700.0", True),
+        (100.0, 118.0, None, "700.0", True),  # a GPU without this counter is judged by the others
+        (100.0, 118.0, 12.0, "700.0", False),  # a small kernel that reads memory
+        (100.0, 450.0, 0.1, "700.0", False),
+        (70.0, 118.0, 0.1, "700.0", False),
+        (100.0, 118.0, 0.1, "0", False),  # without a power limit nothing is known
+    ],
+)
+def test_a_busy_gpu_near_idle_power_without_memory_traffic_looks_hung_after_30_seconds(
+    busy, watts, dram, limit, is_hung
+):
+    gpu = make.device(details=(("power.limit_w", limit),))
+    values = live.Latest((make.POWER, BUSY, DRAM), [gpu])
+    values.add([make.samples((0.0,), power=(watts,), **{"utilization.gpu": (busy,)})])
+    values.add([Samples("gpm", "cuda:0", (0.0,), (("gpm.dram", (dram,)),))])
+    watch = live.StuckWatch(values)
+    assert watch.look(1000.0) == watch.look(1029.0) == []
+    lines = watch.look(1030.0)
+    traffic = "unknown" if dram is None else "0.1 %"
+    named = [f"cuda:0 looks hung for 30 s: busy 100 %, 118 W of 700 W, memory traffic {traffic}"]
+    assert lines == (named if is_hung else [])
+    values.add([make.samples((1.0,), power=(300.0,))])
+    assert watch.look(1031.0) == []
+    values.add([make.samples((2.0,), power=(watts,))])
+    assert watch.look(1032.0) == [], "the time begins again"
+
+
 def test_a_missing_value_is_not_replaced_by_an_earlier_one():
     values = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
     assert values.window("cuda:0").mean(Measure.BOARD_POWER) is None

@@ -266,7 +266,7 @@ def _compared_devices(run: Run, cases: Sequence[SoakedCase], results: Sequence[R
 
 
 def _against_others(case: SoakedCase, same: Sequence[SoakedCase]) -> float:
-    """Return the median rate of a case over that of the other devices, minus 1; 0 without other devices."""
+    """Return by which fraction a case is faster than on the median of the other devices; 0 without others."""
     others = [stats.median(other.medians) for other in same if other.case_id == case.case_id and other is not case]
     return stats.median(case.medians) / stats.median(others) - 1 if others else 0.0
 

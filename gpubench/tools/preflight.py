@@ -190,9 +190,7 @@ def _other_programs(run: Run, device: str) -> Iterator[str]:
 
 
 def _compared(run: Run, names: Sequence[str]) -> FleetJudgement:
-    """Return the judgement of the devices by the rule of a fleet, whose only node is this one.
-
-    The second half of the passes is the second measurement: of the suspects, and of the others as controls."""
+    """Return the judgement of the devices as a fleet of one node, with half of the passes as second measurement."""
     passes = sorted({result.replicate for result in run.results if result.status == "ok"})
     half = passes[: max((len(passes) + 1) // 2, 1)]
     first = _digest(run, names, [number for number in passes if number in half])

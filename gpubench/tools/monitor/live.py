@@ -52,6 +52,42 @@ class Latest:
         return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
 
+_STUCK_S = 30.0  # a collective waits for a slow peer, or for a checkpoint, for seconds
+# A kernel that only polls keeps the device busy and draws little; real work moves data.
+_STUCK_BUSY, _STUCK_POWER, _STUCK_DRAM = 99.0, 0.3, 1.0
+
+
+class StuckWatch:
+    """Finds GPUs that look hung: busy without a pause, near idle power, and without memory traffic, for 30 s."""
+
+    def __init__(self, latest: Latest) -> None:
+        self._latest = latest
+        self._since: dict[str, float] = {}
+
+    def look(self, now: float) -> list[str]:
+        """Return a line for each device that has looked hung for 30 s; `now` is in seconds of any clock."""
+        lines = []
+        for device in self._latest.devices.values():
+            values = self._values(device)
+            if not values:
+                self._since.pop(device.id, None)
+            elif now - self._since.setdefault(device.id, now) >= _STUCK_S:
+                lines.append(f"{device.id} looks hung for {now - self._since[device.id]:.0f} s: {values}")
+        return lines
+
+    def _values(self, device: Device) -> str:
+        """Return the values by which a device looks hung as text; empty if it does not, or if a value is missing."""
+        window = self._latest.window(device.id)
+        busy, power, dram = (window.mean(of) for of in (Measure.BUSY, Measure.BOARD_POWER, Measure.DRAM_SHARE))
+        limit = float(dict(device.details).get("power.limit_w", 0))
+        if busy is None or power is None or busy.value < _STUCK_BUSY or power.value > _STUCK_POWER * limit:
+            return ""
+        if dram is not None and dram.value > _STUCK_DRAM:
+            return ""
+        traffic = "unknown" if dram is None else f"{dram.value:.1f} %"
+        return f"busy {busy.value:.0f} %, {power.value:.0f} W of {limit:.0f} W, memory traffic {traffic}"
+
+
 def row(latest: Latest, device: str) -> dict[str, str]:
     """Return the id of a device and its values as texts by heading; a missing value is an empty text."""
     window = latest.window(device)
