@@ -11,10 +11,13 @@ import _make as make
 import pytest
 
 from gpubench.analysis.soak import DIGEST
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
+from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan
+from gpubench.measuring.examination import Examination
+from gpubench.measuring.health import RULES, Health, HealthFinding
 from gpubench.model import Remark, Settings
+from gpubench.plugins.collector import HealthSign
 from gpubench.tools import preflight
 
 DRAM, READ = {"limit": "dram", "moved": 4e9}, {"dtype": "float32"}
@@ -116,14 +119,30 @@ def test_wrong_bits_a_lost_gpu_and_one_that_alone_does_not_answer_are_sick(chang
     assert reason in verdict.devices[3].text
 
 
-def test_a_sick_gpu_is_named_and_one_that_others_use_is_told_and_not_judged():
+def test_a_gpu_that_became_sick_is_named_and_one_that_others_use_is_told_and_not_judged():
     sick = Remark(1.0, "event", HEALTH_SOURCE, "cuda:2", "a memory row waits to be remapped: yes")
-    used = Remark(1.0, "event", STATE_SOURCE, "cuda:4", f"{preflight._BUSY}: 1 (process 4242)")
-    verdict = preflight.judge(node(remarks=[sick, used], slow={("cuda:4", "memory"): 0.5}))
+    used = of_gpu(4, discarded=(("foreign-process", 9),))
+    verdict = preflight.judge(node(remarks=[sick], slow={("cuda:4", "memory"): 0.5}, change=used))
     assert (verdict.status, verdict.verdict) == (6, "sick: cuda:2; busy: cuda:4")
-    assert "process 4242" in verdict.devices[4].text
-    verdict = preflight.judge(node(remarks=[used], slow={("cuda:4", "memory"): 0.5}))
+    verdict = preflight.judge(node(slow={("cuda:4", "memory"): 0.5}, change=used))
     assert (verdict.status, verdict.verdict) == (4, "busy: cuda:4")
+
+
+def test_gpus_that_are_sick_or_in_use_beforehand_are_not_measured(monkeypatch):
+    def finding(sign, severity):
+        return HealthFinding(sign, RULES[sign].name, 1.0, "1 (process 4242)", severity)
+
+    answers = (
+        Health("cuda:0", (finding(HealthSign.PROCESSES, "warning"),)),
+        Health("cuda:1", (finding(HealthSign.REMAP_PENDING, "sick"), finding(HealthSign.PROCESSES, "warning"))),
+        Health("cuda:2", ()),
+    )
+    monkeypatch.setattr(Examination, "read", lambda self: answers)
+    found = preflight.unfit([], 1.0)
+    assert {name: device.state for name, device in found.items()} == {"cuda:0": "busy", "cuda:1": "sick"}
+    assert found["cuda:0"].text == "cuda:0: busy; programs that compute on the device: 1 (process 4242)"
+    verdict = preflight.judge(node(6), tuple(preflight.CheckedDevice(f"cuda:{n}", "busy", (), ()) for n in (10, 9)))
+    assert (verdict.status, verdict.verdict) == (4, "busy: cuda:9, cuda:10")
 
 
 @pytest.mark.parametrize(("gpus", "count"), [(1, "1 device"), (2, "2 devices")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ Budget = Annotated[
     str, typer.Option("--budget", metavar="TIME", help="The most time it takes: a number with s or min, 10s or more.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Keep the run file here (.jsonl or .jsonl.gz).")]
-_FACTS = 0.5  # share of the budget in which the devices must be found
+_FACTS, _HEALTH = 0.5, 0.2  # the shares of the budget in which the devices must be found, and answer about their health
 _COLOURS = {"ok": "green", "slow": "red", "sick": "red"}
 
 
@@ -40,10 +41,15 @@ def preflight(
     preflights.check_budget(budget_s)
     facts = inventory.facts(_FACTS * budget_s)
     settings = options.settings(facts, None, device or ["all"], False, options.TierName.QUICK, None, None)
-    planned = preflights.plan_of(facts, settings, budget_s, time.monotonic() - begun)
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
-        path = out or Path(folder) / "preflight.jsonl"
-        verdict = preflights.judge(session.measure(planned, path, sys.argv, _watch, tell=_print.warn))
+    unfit = preflights.unfit([facts.device(name) for name in settings.devices], _HEALTH * budget_s)
+    settings = replace(settings, devices=tuple(name for name in settings.devices if name not in unfit))
+    verdict = preflights.Preflight(tuple(unfit.values()))
+    if settings.devices:
+        planned = preflights.plan_of(facts, settings, budget_s, time.monotonic() - begun)
+        with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+            path = out or Path(folder) / "preflight.jsonl"
+            measured = session.measure(planned, path, sys.argv, _watch, tell=_print.warn)
+        verdict = preflights.judge(measured, tuple(unfit.values()))
     if json:
         _print.document({**records.record(verdict), "verdict": verdict.verdict, "status": verdict.status})
     else:

@@ -12,16 +12,17 @@ from gpubench.analysis.overview import DigestBuilder, NodeDigest
 from gpubench.analysis.quantities import other_work
 from gpubench.analysis.soak import DIGEST
 from gpubench.analysis.summary import Summary
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
+from gpubench.analysis.trust import HEALTH_SOURCE
 from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.judging.fleet import FleetJudgement, Place
 from gpubench.judging.fleet_rule import SecondMeasurement, judge_fleet
 from gpubench.judging.fleet_text import causes_text
-from gpubench.measuring import health, plan
+from gpubench.measuring import plan
 from gpubench.measuring.claims import SHARED_LABEL
+from gpubench.measuring.examination import Examination
 from gpubench.measuring.plan import Plan
-from gpubench.model import Case, Facts, Result, Run, Settings
+from gpubench.model import Case, Device, Facts, Result, Run, Settings
 from gpubench.model.fleet import Fleet, FleetNode
 from gpubench.plugins.collector import HealthSign
 
@@ -48,7 +49,6 @@ _CYCLES = "cycles"  # the series of the chase that does not depend on the clock
 _PASSES = 4
 _RESERVE, _LEAST_RESERVE_S = 0.1, 1.5  # of the budget, for the health after the last case, the verdict and the end
 _FOREIGN = "foreign-process"  # why samples are discarded while another program computes on the device
-_BUSY = health.RULES[HealthSign.PROCESSES].name
 State = Literal["sick", "slow", "busy", "not judged", "ok"]
 _STATUS: Mapping[State, int] = {"sick": 6, "slow": 1, "busy": 4, "not judged": 4, "ok": 0}
 
@@ -127,8 +127,8 @@ class Preflight:
         return "; ".join(parts) or f"{sound} and equally fast"
 
 
-def judge(run: Run) -> Preflight:
-    """Return the verdict on the node that `run`, made by `plan_of`, measured.
+def judge(run: Run, others: Sequence[CheckedDevice] = ()) -> Preflight:
+    """Return the verdict on the node that `run`, made by `plan_of`, measured; `others` were not measured.
 
     A device that another program used is not judged. Slow are the devices that the rule of a fleet accuses in the first
     half of the passes and confirms in the second half."""
@@ -148,7 +148,22 @@ def judge(run: Run) -> Preflight:
         shares = [value.of_expected for value in values if value.devices == (name,)]
         lowest = min((share for share in shares if share is not None), default=math.nan)
         devices.append(CheckedDevice(name, state, tuple(_figures(spreads, name)), tuple(reasons), lowest))
-    return Preflight(tuple(devices), "" if judgement.is_judged else _why_not(judged))
+    checked = sorted((*devices, *others), key=lambda device: (len(device.device), device.device))
+    return Preflight(tuple(checked), "" if judgement.is_judged else _why_not(judged))
+
+
+def unfit(devices: Sequence[Device], patience_s: float) -> dict[str, CheckedDevice]:
+    """Return the devices that a preflight does not measure, by id: sick ones, and those that other programs use."""
+    checked: dict[str, CheckedDevice] = {}
+    with Examination(devices, patience_s) as examination:
+        for of_device in examination.read():
+            used = [finding for finding in of_device.findings if finding.sign is HealthSign.PROCESSES and finding.value]
+            sick = of_device.of("sick")
+            if sick or used:
+                state: State = "sick" if sick else "busy"
+                reasons = tuple(finding.text for finding in sick or used)
+                checked[of_device.device] = CheckedDevice(of_device.device, state, (), reasons)
+    return checked
 
 
 def _why_not(judged: Sequence[str]) -> str:
@@ -179,11 +194,6 @@ def _sickness(run: Run, device: str) -> Iterator[str]:
 
 def _other_programs(run: Run, device: str) -> Iterator[str]:
     """Yield why a device cannot be judged: another program computes on it."""
-    yield from (
-        remark.words
-        for remark in run.remarks
-        if (remark.source, remark.device) == (STATE_SOURCE, device) and remark.words.startswith(_BUSY)
-    )
     own = [result for result in run.results if device in result.devices]
     if any({SHARED_LABEL, _FOREIGN}.intersection(other_work(result)) or _FOREIGN in result.reason for result in own):
         yield "another program used it during the measurement"
