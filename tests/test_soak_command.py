@@ -145,6 +145,9 @@ def test_an_unhealthy_device_ends_with_6_for_any_results():
         ledger = ledger_of(make.dataclasses.replace(run, remarks=(sick, unknown)))
         assert ledger.sick == ("cuda:0: uncorrected ECC errors: 3, before the run 1",)
         assert ledger.exit_status == 6
+        later = [make.dataclasses.replace(one, window=(5.0 * one.replicate, 9.0)) for one in results]
+        found = ledger_of(make.dataclasses.replace(run, results=tuple(later), remarks=(sick,)))
+        assert found.sick == ("cuda:0: uncorrected ECC errors: 3, before the run 1 (pass 1)",)
         assert "a device is unhealthy" in ledger.verdict
 
 

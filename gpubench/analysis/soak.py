@@ -151,7 +151,7 @@ def ledger_of(run: Run) -> SoakLedger:
         tuple(_compared_devices(run, cases, results)),
         (*_failures(results), *_deviating_digests(run, results)),
         tuple(_unproven_cases(grouped.values())),
-        tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
+        tuple(dict.fromkeys(_sick_text(remark, results) for remark in run.remarks if _is_sick(remark))),
     )
 
 
@@ -184,6 +184,11 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
 
 def _is_sick(remark: Remark) -> bool:
     return (remark.source, remark.state) == (trust.HEALTH_SOURCE, "event")
+
+
+def _sick_text(remark: Remark, results: Sequence[Result]) -> str:
+    passes = _passes_of([remark.at], results)
+    return f"{remark.device}: {remark.words}{f' (pass {passes[0]})' if passes else ''}"
 
 
 def _case(results: Sequence[Result]) -> SoakedCase:

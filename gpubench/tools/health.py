@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
@@ -43,6 +44,7 @@ class RunHealth(AbstractContextManager["RunHealth"]):
         self._examination = Examination(devices, patience_s)
         self._tell = tell
         self._before: tuple[Health, ...] = ()
+        self._written: set[health.HealthFinding] = set()
         self._read_at = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
@@ -56,10 +58,15 @@ class RunHealth(AbstractContextManager["RunHealth"]):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
-        """Read the health after a case, and write the errors that appeared since the last reading into the run file."""
-        after = self._examination.read()
-        _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
-        self._before, self._read_at = after, time.monotonic()
+        """Read the health, and write the errors that appeared during the run and are not yet in the run file."""
+        risen = [health.risen(*pair) for pair in zip(self._before, self._examination.read(), strict=True)]
+        findings = [
+            replace(one, findings=tuple(finding for finding in one.findings if finding not in self._written))
+            for one in risen
+        ]
+        _write_remarks(recording, findings)
+        self._written.update(finding for one in findings for finding in one.findings)
+        self._read_at = time.monotonic()
 
     def by_pass(self, recording: Recording, watch: Observer) -> Observer:
         """Return an observer that reads the health at the end of a pass, at most every ten seconds, and calls `watch`.
