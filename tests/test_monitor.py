@@ -1,5 +1,6 @@
 """Live monitoring: the newest values on a line and in the form of Prometheus."""
 
+import json
 import os
 import re
 import signal
@@ -40,6 +41,7 @@ def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
     assert values.window("cuda:1").mean(Measure.BOARD_POWER) is None
 
 
+FLOPS = {"work": make.Work(flops=1e12), "quantity": "flops"}
 DRAM = make.counter("gpm.dram", "%", "window")
 
 
@@ -130,6 +132,34 @@ def test_prometheus_gets_base_units_labels_and_events():
     assert f"gpubench_nvml_utilization_gpu_ratio{{{model}}} 0.98\n" in text
     assert f'gpubench_nvml_event_reasons{{{model},event="power cap"}} 1\n' in text
     assert_is_exposition(text)
+
+
+def test_openmetrics_names_the_family_of_a_counter_without_total_and_has_an_end():
+    text = live.prometheus(latest(make.samples((0.0,), energy=(1e6,))), openmetrics=True)
+    assert "# TYPE gpubench_nvml_energy_joules counter\n" in text
+    assert 'gpubench_nvml_energy_joules_total{device="cuda:0"' in text
+    assert text.endswith("\n# EOF\n")
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    (family,) = parser.text_string_to_metric_families(text)
+    assert [sample.value for sample in family.samples] == [1e6]
+
+
+def test_the_dashboard_shows_metrics_that_the_monitor_and_the_report_have():
+    collectors = [plugins.load("collectors", name) for name in plugins.names("collectors")]
+    known = {live.metric_name(counter) for collector in collectors for counter in collector.counters}
+    runs = [make.run(make.result(make.timing(1.0, moved=1.0))), make.run(make.result(make.timing(1.0, **FLOPS)))]
+    reported = "".join(plugins.load("reports", "prom").render(run) for run in runs)
+    known |= set(re.findall(r"^# TYPE (\S+)", reported, re.MULTILINE)) | {"gpubench_operations_per_second_median"}
+    dashboard = (Path(__file__).parents[1] / "ci/node/grafana.json").read_text()
+    panels = json.loads(dashboard)["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    used = {name for text in expressions for name in re.findall(r"gpubench_\w+", text)}
+    assert (len(panels), sorted(used - known)) == (18, [])
+    assert {variable for text in expressions for variable in re.findall(r"\$(\w+)", text)} == {
+        *("device", "case", "__rate_interval")
+    }
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels), "no panel lies on another"
 
 
 def assert_is_exposition(text):

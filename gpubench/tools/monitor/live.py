@@ -116,26 +116,38 @@ def lines(latest: Latest) -> Iterator[str]:
         yield f"{device} {', '.join(f'{heading} {text}' for heading, text in cells if text) or 'no values'}"
 
 
-def prometheus(latest: Latest) -> str:
-    """Return the counters in the text format of Prometheus 0.0.4: a metric per counter, a sample per device."""
+def prometheus(latest: Latest, openmetrics: bool = False) -> str:
+    """Return the counters in the text format of Prometheus 0.0.4, or of OpenMetrics 1.0, with a metric per counter."""
     newest = sorted((name, device, pairs[-1][1]) for (device, name), pairs in latest.samples.copy().items() if pairs)
     metrics = (
-        _metric(counter, {device: value for name, device, value in newest if name == counter.name}, latest.devices)
+        _metric(
+            counter, {dev: value for name, dev, value in newest if name == counter.name}, latest.devices, openmetrics
+        )
         for counter in latest.counters.values()
     )
-    return "".join(f"{line}\n" for metric in metrics for line in metric)
+    return "".join(f"{line}\n" for metric in metrics for line in metric) + "# EOF\n" * openmetrics
 
 
-def _metric(counter: Counter, values: Mapping[str, float], devices: Mapping[str, Device]) -> Iterator[str]:
-    """Yield the lines of one metric: its help, its type, and samples of the value of each device."""
+def metric_name(counter: Counter) -> str:
+    """Return the name of a counter's metric for Prometheus: `gpubench_nvml_energy_joules_total`."""
     suffix = _SUFFIXES.get(counter.unit, "")
+    total = "total" if counter.kind == "cumulative" else ""
+    parts = ("gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", counter.name), suffix, total)
+    return "_".join(filter(None, parts))
+
+
+def _metric(
+    counter: Counter, values: Mapping[str, float], devices: Mapping[str, Device], openmetrics: bool
+) -> Iterator[str]:
+    """Yield the lines of one metric: its help, its type, and samples of the value of each device."""
+    metric = metric_name(counter)
     rises = counter.kind == "cumulative"
-    parts = ("gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", counter.name), suffix, "total" if rises else "")
-    metric = "_".join(filter(None, parts))
+    family = metric.removesuffix("_total") if openmetrics else metric
     source = counter.source.replace("\\", "\\\\").replace("\n", " ")
+    source = source.replace('"', '\\"') if openmetrics else source
     if values:
-        yield f"# HELP {metric} {counter.name}: {source}"
-        yield f"# TYPE {metric} {'counter' if rises else 'gauge'}"
+        yield f"# HELP {family} {counter.name}: {source}"
+        yield f"# TYPE {family} {'counter' if rises else 'gauge'}"
     for device, value in values.items():
         labels = f'device="{device.translate(_ESCAPES)}"'
         if device in devices:
