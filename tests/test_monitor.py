@@ -150,7 +150,7 @@ def test_the_dashboard_shows_metrics_that_the_monitor_and_the_report_have():
     runs = [make.run(make.result(make.timing(1.0, moved=1.0))), make.run(make.result(make.timing(1.0, **FLOPS)))]
     reported = "".join(plugins.load("reports", "prom").render(run) for run in runs)
     known |= set(re.findall(r"^# TYPE (\S+)", reported, re.MULTILINE)) | {"gpubench_operations_per_second_median"}
-    dashboard = (Path(__file__).parents[1] / "ci/node/grafana.json").read_text()
+    dashboard = (Path(__file__).parents[1] / "ci/grafana.json").read_text()
     panels = json.loads(dashboard)["panels"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     used = {name for text in expressions for name in re.findall(r"gpubench_\w+", text)}

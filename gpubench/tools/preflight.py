@@ -153,7 +153,7 @@ def judge(run: Run, others: Sequence[CheckedDevice] = ()) -> Preflight:
 
 
 def unfit(devices: Sequence[Device], patience_s: float) -> dict[str, CheckedDevice]:
-    """Return the devices that a preflight does not measure, by id: sick ones, and those that other programs use."""
+    """Return the devices that a preflight does not measure, by id: sick ones, and devices that other programs use."""
     checked: dict[str, CheckedDevice] = {}
     with Examination(devices, patience_s) as examination:
         for of_device in examination.read():

@@ -8,7 +8,9 @@ from gpubench.api import suite as gb
 from .._between import ranks_of
 from ._identical import effort
 
-topic = gb.Topic(views=[gb.View("bars", "Soak: links, all pairs at once", ("links",), by=("of",), series="self")])
+topic = gb.Topic(
+    views=[gb.View("bars", "Soak: copy throughput, all pairs at once", ("links",), by=("of",), series="self")]
+)
 
 
 def _all(target: gb.Target) -> Any:

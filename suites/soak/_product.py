@@ -37,7 +37,13 @@ _GIB = 2**30
 topic = gb.Topic(
     views=[
         gb.View("bars", "Soak: product throughput", ("product",), by=("dtype", "size"), series="self"),
-        gb.View("bars", "Soak: products beside memory passes", ("burn",), by=("load", "dtype", "size"), series="self"),
+        gb.View(
+            "bars",
+            "Soak: product throughput beside memory passes",
+            ("burn",),
+            by=("load", "dtype", "size"),
+            series="self",
+        ),
     ],
 )
 

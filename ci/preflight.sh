@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Check the GPUs of a node before and after each job of Slurm. In slurm.conf:
 #
-#   Prolog=/opt/gpubench/slurm.sh
-#   Epilog=/opt/gpubench/slurm.sh
+#   Prolog=/opt/gpubench/preflight.sh
+#   Epilog=/opt/gpubench/preflight.sh
 #   PrologFlags=Alloc
 #   PrologEpilogTimeout=120
 #
