@@ -31,7 +31,8 @@ _BURNT_S = 30.0  # seconds of a load in one pass of the full tier
 _UNITS = 16
 _PERIOD_S = 0.2  # of a pulse: the load is on for half of it, at the same time on all GPUs of a machine
 _BATCH_S, _MOST_PRODUCTS = 0.25, 400  # of a call: a queue holds about a thousand launches
-_THREADS, _PART_VECTORS, _MOST_PARTS = 512, 2**16, 2**20
+_THREADS, _PART_VECTORS = 512, 2**16
+_MOST_PARTS = 2**16  # of a block: two seconds, in case that the device runs one kernel after another
 _GIB = 2**30
 
 topic = gb.Topic(
@@ -110,7 +111,8 @@ class _Marching:
     def _launch(self) -> None:
         memory, seed = self.memory.memory, np.uint32(self.memory.seed)
         numbers = np.uint64(memory.size // 2), np.uint64(_PART_VECTORS), seed
-        args = (memory, *numbers, self._done, self._stop, np.uint64(_MOST_PARTS), self.memory.wrong.array)
+        most = np.uint64(1 if self._bench.traits.is_dry_run else _MOST_PARTS)
+        args = (memory, *numbers, self._done, self._stop, most, self.memory.wrong.array)
         self._march((self.units,), (_THREADS,), args)
 
     def moved(self) -> float:
