@@ -80,9 +80,9 @@ def test_a_gpu_that_is_slower_by_3_percent_is_named(family):
     assert "below the others" in next(verdict for verdict in verdicts if verdict.status).devices[5].text
 
 
-@pytest.mark.slow
-def test_of_healthy_gpus_one_in_a_hundred_nodes_is_accused_at_most():
-    assert sum(preflight.judge(node(seed=seed)).status != 0 for seed in range(1000)) <= 10
+def test_no_gpu_of_ten_sound_nodes_is_accused():
+    """The study preflight_simulation has a thousand."""
+    assert [preflight.judge(node(seed=seed)).status for seed in range(10)] == [0] * 10
 
 
 def test_a_gpu_that_seemed_slow_in_the_only_pass_is_not_judged():
