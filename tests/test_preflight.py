@@ -104,7 +104,7 @@ FAILED = {"series": (), "notes": ()}
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"notes": ((DIGEST, "bb"),)}, "a product has other bits than on most devices"),
+        ({"notes": ((DIGEST, "bb"),)}, "the product has other bits than on half of the devices or more"),
         ({**FAILED, "status": "failed", "cause": "wrong-answer", "reason": "1 of 9 are wrong"}, "1 of 9 are wrong"),
         ({**FAILED, "status": "failed", "cause": "device", "reason": "the GPU fell off the bus"}, "fell off the bus"),
         (
@@ -117,6 +117,15 @@ def test_wrong_bits_a_lost_gpu_and_one_that_alone_does_not_answer_are_sick(chang
     verdict = preflight.judge(node(change=of_gpu(3, **changes)))
     assert (verdict.status, verdict.verdict) == (6, "sick: cuda:3")
     assert reason in verdict.devices[3].text
+
+
+def test_a_case_that_fails_on_every_gpu_makes_none_of_them_sick():
+    failed = {**FAILED, "status": "failed", "cause": "error", "reason": "ImportError: no library"}
+    verdict = preflight.judge(
+        node(change=lambda result: make.dataclasses.replace(result, **failed) if result.case == BITS else result)
+    )
+    assert (verdict.status, {device.state for device in verdict.devices}) == (4, {"not judged"})
+    assert "ImportError: no library" in verdict.devices[0].text
 
 
 def test_a_gpu_that_became_sick_is_named_and_one_that_others_use_is_told_and_not_judged():

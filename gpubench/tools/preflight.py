@@ -48,6 +48,7 @@ _SHOWN = ("read", "chase", "host to device", "float64", "product")
 _CYCLES = "cycles"  # the series of the chase that does not depend on the clock
 _PASSES = 4
 _RESERVE, _LEAST_RESERVE_S = 0.1, 1.5  # of the budget, for the health after the last case, the verdict and the end
+_OF_DEVICE = ("wrong-answer", "device")  # causes of failures for which no program is to blame
 _FOREIGN = "foreign-process"  # why samples are discarded while another program computes on the device
 State = Literal["sick", "slow", "busy", "not judged", "ok"]
 _STATUS: Mapping[State, int] = {"sick": 6, "slow": 1, "busy": 4, "not judged": 4, "ok": 0}
@@ -180,16 +181,22 @@ def _sickness(run: Run, device: str) -> Iterator[str]:
     own = [result for result in run.results if device in result.devices]
     ok = {result.case.id for result in run.results if result.status == "ok" and device not in result.devices}
     for result in own:
-        is_hung = result.cause in ("hang", "budget") and result.status != "skipped" and result.case.id in ok
-        if result.status == "failed" or (is_hung and not result.replicate):
+        is_failed = result.status == "failed" or (result.cause == "budget" and result.status == "invalid")
+        is_alone = result.case.id in ok and (result.cause != "budget" or not result.replicate)
+        if is_failed and (is_alone or result.cause in _OF_DEVICE):
             yield f"{result.case.id}: {result.reason}"
             return
-    noted = [(device in result.devices, dict(result.notes).get(DIGEST)) for result in run.results]
-    digests = Tally(digest for _, digest in noted if digest)
-    if len(digests) > 1 and any(
-        is_own and digest and digests[digest] < max(digests.values()) for is_own, digest in noted
-    ):
-        yield "a product has other bits than on most devices"
+    models = {known.id: known.name for known in run.manifest.facts.devices}
+    noted = [
+        (result, dict(result.notes).get(DIGEST))
+        for result in run.results
+        if models[result.devices[0]] == models[device]
+    ]
+    for case_id in dict.fromkeys(result.case.id for result, digest in noted if digest):
+        digests = Tally(digest for result, digest in noted if result.case.id == case_id and digest)
+        mine = {digest for result, digest in noted if result.case.id == case_id and digest and device in result.devices}
+        if any(2 * digests[digest] <= digests.total() for digest in mine):  # of two that differ, either may be wrong
+            yield f"{case_id}: the product has other bits than on half of the devices or more"
 
 
 def _other_programs(run: Run, device: str) -> Iterator[str]:
@@ -247,8 +254,11 @@ def _state(run: Run, name: str, judgement: FleetJudgement) -> tuple[State, Seque
             ]
     if any(suspect.state == "suspect" for suspect in suspects):
         return "not judged", ["it seemed slow once, and the budget had no second pass: give more"]
-    if missing := [result.case.id for result in own if result.status == "invalid" or result.cause == "budget"]:
-        return "not judged", [f"no valid result of {', '.join(missing)}: give a larger --budget"]
+    if missing := [
+        result.case.id for result in own if result.status in ("invalid", "failed") or result.cause == "budget"
+    ]:
+        why = next(result.reason for result in own if result.case.id == missing[0])
+        return "not judged", [f"no valid result of {', '.join(missing)}: {why}; a larger --budget may help"]
     return "ok", []
 
 
