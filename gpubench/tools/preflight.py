@@ -186,7 +186,7 @@ def _sickness(run: Run, device: str) -> Iterator[str]:
         if is_failed and (is_alone or result.cause in _OF_DEVICE):
             yield f"{result.case.id}: {result.reason}"
             return
-    models = {known.id: known.name for known in run.manifest.facts.devices}
+    models = {listed.id: listed.name for listed in run.manifest.facts.devices}
     noted = [
         (result, dict(result.notes).get(DIGEST))
         for result in run.results

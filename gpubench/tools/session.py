@@ -25,6 +25,7 @@ from gpubench.model.store import read_run
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
 from gpubench.tools.history.recording import record_measured_run
 
+_LEAST_PATIENCE_S = 2.0  # for the health of all devices, in a run that has to end in time
 # a shell starts background jobs with SIGINT ignored; a run ends on SIGINT even then
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -43,7 +44,7 @@ def measure(
     with (
         terminable(lambda: _outcome_text(path)),
         Claims(devices, exclusive) as claims,
-        RunHealth(devices, tell, min(PATIENCE_S, plan.ends_s / 4)) as health,
+        RunHealth(devices, tell, min(PATIENCE_S, max(plan.ends_s / 8, _LEAST_PATIENCE_S))) as health,
         _join_group(plan, resume) as group,
     ):
         _warn_of_other_runs(claims, devices, tell)
