@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import _grid
 import numpy as np
 import pytest
+from _grid_device import PAPER, products_by_numpy
 from _grid_device import bench as paper_bench
-from _grid_device import products_by_numpy
 from _modules import suite_modules
 
 from gpubench import plugins
@@ -20,7 +21,7 @@ from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "soak")
-MEMORY, PRODUCT = suite_modules("soak", "_memory", "_product")
+LINKS, MEMORY, PRODUCT = suite_modules("soak", "_links", "_memory", "_product")
 (HOST,) = plugins.load("backends", "host").devices()
 (CLOCKWORK,) = plugins.load("backends", "clockwork").devices()
 
@@ -210,6 +211,49 @@ def test_products_of_a_gpu_are_compared_with_the_first_and_a_wrong_bit_is_named(
         WrongAnswer, match=r"product of float16 .*: 1 of .* values are wrong.*element 70.*wrong bits: 1"
     ):
         task.stages[""].call()
+
+
+@GRID
+@pytest.mark.parametrize("is_spoiled", [False, True])
+def test_copies_between_all_pairs_are_compared_and_a_wrong_word_names_its_link(is_spoiled):
+    made = paper_bench(SUITE)
+    peers = tuple(dataclasses.replace(PAPER, id=f"cuda:{number}") for number in range(3))
+    made = dataclasses.replace(made, rank=1, world=3, peers=peers, exchange=lambda value: [value] * 3)
+    gpu = made.open_device
+    gpu.device, gpu.host.together = peers[1], lambda *calls: [call() for call in calls]
+    gpu.host.peer_memory = lambda peer, nbytes: np.zeros(nbytes, np.uint8)
+    copy, copied = gpu.host.copy, []
+
+    def faulty(target, source):
+        copy(target, source)
+        copied.append(target)
+        if is_spoiled and len(copied) == 2:
+            target[77] ^= 1
+
+    gpu.copy = faulty
+    task = LINKS._Links(made, 2**12).task()
+    assert task.stages[""].work.payload == 2 * 2**12
+    if is_spoiled:
+        with pytest.raises(WrongAnswer, match="copy from cuda:1 to cuda:2: 1 of 512 words are wrong"):
+            task.stages[""].call()
+    else:
+        assert task.stages[""].call() > 0
+        assert len(copied) == 2
+
+
+def test_the_links_are_planned_once_for_all_gpus_and_never_for_one():
+    names = [f"cuda:{number}" for number in range(3)]
+    devices = [dataclasses.replace(PAPER, id=name, peers=tuple(n for n in names if n != name)) for name in names]
+    planned = {
+        device.id: [
+            (case.ranks, case.devices)
+            for case in SUITE.cases(Target(Facts(tuple(devices)), device))
+            if case.name == "links"
+        ]
+        for device in devices
+    }
+    assert planned == {"cuda:0": [(3, 3)], "cuda:1": [], "cuda:2": []}
+    assert [case for case in SUITE.cases(Target(Facts((PAPER,)), PAPER)) if case.name == "links"] == []
 
 
 def test_a_wrong_bit_in_a_copy_is_found_and_named(monkeypatch):
