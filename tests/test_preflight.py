@@ -137,6 +137,13 @@ def test_a_gpu_that_became_sick_is_named_and_one_that_others_use_is_told_and_not
     assert (verdict.status, verdict.verdict) == (4, "busy: cuda:4")
 
 
+def test_a_gpu_that_the_driver_no_longer_shows_is_sick_and_nothing_else_is_measured_for_it(call):
+    done = call("preflight", "--budget", "10s", "--device", "cuda:7")
+    assert done.returncode == 6
+    assert done.stdout.splitlines()[0].startswith("cuda:7: sick; the driver shows no such device; available: ")
+    assert done.stdout.splitlines()[-1] == "preflight: sick: cuda:7"
+
+
 def test_gpus_that_are_sick_or_in_use_beforehand_are_not_measured(monkeypatch):
     def finding(sign, severity):
         return HealthFinding(sign, RULES[sign].name, 1.0, "1 (process 4242)", severity)

@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
+from gpubench.base.errors import DeviceError
 from gpubench.cli import _options as options
 from gpubench.cli import _print
 from gpubench.cli._late import late
 
 with late():
+    from gpubench import model
     from gpubench.analysis import records
-    from gpubench.measuring import inventory, progress
+    from gpubench.measuring import inventory, plan, progress
     from gpubench.tools import preflight as preflights
     from gpubench.tools import session, soak
 
@@ -40,15 +42,20 @@ def preflight(
     budget_s = soak.seconds_of(budget, "--budget")
     preflights.check_budget(budget_s)
     facts = inventory.facts(_FACTS * budget_s)
-    settings = options.settings(facts, None, device or ["all"], False, options.TierName.QUICK, None, None)
-    unfit = preflights.unfit([facts.device(name) for name in settings.devices], _HEALTH * budget_s)
+    missing = preflights.missing(facts, device or [])
+    names = [name for name in device or ["all"] if name not in missing]
+    settings = options.settings(facts, None, names, False, options.TierName.QUICK, None, None)
+    if not device and (reason := plan.why_host(facts, settings)):
+        _print.warn(reason)
+    settings = settings if names else replace(settings, devices=())
+    unfit = missing | preflights.unfit([facts.device(name) for name in settings.devices], _HEALTH * budget_s)
     settings = replace(settings, devices=tuple(name for name in settings.devices if name not in unfit))
     verdict = preflights.Preflight(tuple(unfit.values()))
     if settings.devices:
         planned = preflights.plan_of(facts, settings, budget_s, time.monotonic() - begun)
         with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
             path = out or Path(folder) / "preflight.jsonl"
-            measured = session.measure(planned, path, sys.argv, _watch, tell=_print.warn)
+            measured = _measure(planned, path)
         verdict = preflights.judge(measured, tuple(unfit.values()))
     if json:
         _print.document({**records.record(verdict), "verdict": verdict.verdict, "status": verdict.status})
@@ -57,6 +64,18 @@ def preflight(
             _print.out().print(_print.plain(checked.text, _COLOURS.get(checked.state, "yellow")), soft_wrap=True)
         _print.out().print(_print.plain(f"preflight: {verdict.verdict}", "bold"), soft_wrap=True)
     raise typer.Exit(verdict.status)
+
+
+def _measure(planned: plan.Plan, path: Path) -> model.Run:
+    """Measure the plan into `path`; a device that is lost meanwhile leaves the run of the others."""
+    from gpubench.model.store import read_run
+
+    try:
+        return session.measure(planned, path, sys.argv, _watch, tell=_print.warn)
+    except DeviceError:
+        if not path.exists():
+            raise
+        return read_run(path)
 
 
 def _watch(event: progress.ProgressEvent) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gpubench.base.errors import Interrupted, UsageError
+from gpubench.base.errors import DeviceError, Interrupted, UsageError
 from gpubench.cli import _machine, _print, _sharing, _summary
 from gpubench.cli import _options as options
 from gpubench.cli._late import late
@@ -171,7 +171,7 @@ def soak(
         with _machine.run_display() as watch:
             bounded = soaking.limit_remaining_time(planned.most_s, watch)
             measured = session.measure(planned, path, sys.argv, bounded, resume, tell=_print.warn, exclusive=exclusive)
-    except Interrupted:
+    except (DeviceError, Interrupted):
         if path.exists() and not json:
             _print_ledger(ledgers.ledger_of(read_run(path)))
         raise

@@ -153,6 +153,14 @@ def judge(run: Run, others: Sequence[CheckedDevice] = ()) -> Preflight:
     return Preflight(tuple(checked), "" if judgement.is_judged else _why_not(judged))
 
 
+def missing(facts: Facts, names: Sequence[str]) -> dict[str, CheckedDevice]:
+    """Return the devices among `names` that the driver does not show, as sick ones, by id."""
+    there = [device.id for device in facts.devices]
+    reason = f"the driver shows no such device; available: {', '.join(there) or 'none'}"
+    gone = [name for name in names if name not in (*there, "all")]
+    return {name: CheckedDevice(name, "sick", (), (reason,)) for name in gone}
+
+
 def unfit(devices: Sequence[Device], patience_s: float) -> dict[str, CheckedDevice]:
     """Return the devices that a preflight does not measure, by id: sick ones, and devices that other programs use."""
     checked: dict[str, CheckedDevice] = {}
