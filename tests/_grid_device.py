@@ -52,7 +52,7 @@ def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
     return PaperBench(gpu, case, Target(Facts((PAPER,)), PAPER), suite.package, 1, devices=(PAPER,))
 
 
-def products_by_numpy(bench, product, workspace=None):
+def products_by_numpy(bench, product, workspace=None, units=0):
     """Compute the vendor's products of halves by NumPy, with sums in single precision."""
     shape = product.shape
 
@@ -66,4 +66,4 @@ def products_by_numpy(bench, product, workspace=None):
         a, b = (array.swapaxes(1, 2) if turned else array for array, turned in zip((a, b), is_turned, strict=True))
         product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
 
-    return types.SimpleNamespace(call=call)
+    return types.SimpleNamespace(call=call, notes={})

@@ -18,6 +18,7 @@ from gpubench.cli import (
     import_,
     list_,
     monitor,
+    preflight,
     profile,
     report,
     run,
@@ -35,6 +36,7 @@ app.command("run", rich_help_panel=_MEASURE)(run.run)
 app.command("list", rich_help_panel=_MEASURE)(list_.list_)
 app.command("plan", rich_help_panel=_MEASURE)(list_.plan)
 app.command("soak", rich_help_panel=_MEASURE)(run.soak)
+app.command("preflight", rich_help_panel=_JUDGE)(preflight.preflight)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT, rich_help_panel=_MEASURE)(profile.profile)
 app.command("monitor", rich_help_panel=_MEASURE)(monitor.monitor)
 app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)
