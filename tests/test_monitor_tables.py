@@ -220,3 +220,20 @@ def test_the_page_shows_the_tables_and_the_lines_of_the_monitor():
     assert example in page, "\n" + example
     for line in live.lines(latest(H200, HOST)):
         assert f"    12:31:07 {line}\n" in page
+
+
+def test_the_rates_of_links_stand_in_both_directions_and_only_where_both_have_values():
+    link, bus = ("nvml.nvlink.tx", "nvml.nvlink.rx"), ("nvml.pcie.tx", "nvml.pcie.rx")
+    declared = [make.counter(name, "B", "cumulative") for name in link] + [
+        make.counter(name, "B/s", "window") for name in bus
+    ]
+    newest = live.Latest(declared, [H200])
+    sent, received = ((name, (0.0, rate)) for name, rate in zip(link, (4e11, 2e11), strict=True))
+    newest.add(
+        [Samples("nvml", H200.id, (0.0, 2.0), (sent, received)), Samples("nvml", H200.id, (2.0,), ((bus[0], (5e9,)),))]
+    )
+    row = live.row(newest, H200.id)
+    assert row["NVLink out, in"] == "200.0 GB/s, 100.0 GB/s"
+    assert row["PCIe out, in"] == ""
+    newest.add([Samples("nvml", H200.id, (2.0,), ((bus[1], (1e9,)),))])
+    assert live.row(newest, H200.id)["PCIe out, in"] == "5.000 GB/s, 1.000 GB/s"
