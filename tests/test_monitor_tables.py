@@ -2,14 +2,17 @@
 
 import io
 import itertools
+import json
 import os
 import pty
 import re
 import select
+import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from fcntl import ioctl
 from pathlib import Path
@@ -22,7 +25,7 @@ from rich.console import Console
 
 from gpubench.cli import monitor
 from gpubench.model import Samples
-from gpubench.tools.monitor import live, processes
+from gpubench.tools.monitor import collectives, live, processes
 
 GPUBENCH = Path(sys.executable).parent / "gpubench"
 GIB = 2**30
@@ -237,3 +240,49 @@ def test_the_rates_of_links_stand_in_both_directions_and_only_where_both_have_va
     assert row["PCIe out, in"] == ""
     newest.add([Samples("nvml", H200.id, (2.0,), ((bus[1], (1e9,)),))])
     assert live.row(newest, H200.id)["PCIe out, in"] == "5.000 GB/s, 1.000 GB/s"
+
+
+def answering(answer: bytes, monkeypatch) -> threading.Thread:
+    """Start a service that speaks as NCCL's RAS does, for one client."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{listener.getsockname()[1]}")
+
+    def serve():
+        with listener, listener.accept()[0] as client:
+            assert client.recv(2**10) == b"TIMEOUT 1\nSET FORMAT json\nVERBOSE STATUS\n"
+            client.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def communicator(*begun, size=None):
+    ranks = [
+        {"rank": rank, "collective_counts": {"AllReduce": count, "Broadcast": 1}} for rank, count in enumerate(begun)
+    ]
+    return {"hash": "0x514e98cf4e44862b", "size": size or len(begun), "ranks": ranks}
+
+
+def test_collectives_that_some_ranks_have_not_begun_are_in_flight(monkeypatch):
+    status = json.dumps({"nccl_version": "2.28.9", "communicators": [communicator(9, 8, 9), communicator(2, size=2)]})
+    thread = answering(b"OK\nOK\n" + status.encode(), monkeypatch)
+    first, second = collectives.rows()
+    thread.join()
+    assert list(first.values()) == ["0x514e98cf4e44862b", "3 of 3", "10", "1", "1"]
+    assert list(second.values()) == ["0x514e98cf4e44862b", "1 of 2", "3", "0", ""]
+    (line,) = live.texts([second])
+    assert line == "0x514e98cf4e44862b ranks 1 of 2, collectives begun 3, in flight 0"
+    shown = Console(file=io.StringIO(), width=120)
+    shown.print(*monitor.tables([live.row(latest(H200), H200.id), first], [], 120, 40))
+    assert "ranks behind" in shown.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"OK\nERROR unknown format\n", b'{"communicators": [{"ranks": 1}]}', b'{"a" 1}', b"{}"]
+)
+def test_a_service_that_answers_something_else_shows_no_communicators(answer, monkeypatch):
+    thread = answering(answer, monkeypatch)
+    assert collectives.rows() == []
+    thread.join()
+    assert collectives.rows() == []  # nobody listens any more

@@ -23,7 +23,7 @@ from gpubench.cli._late import late
 
 with late():
     from gpubench.measuring import inventory, plan, sampler
-    from gpubench.tools.monitor import endpoint, live, processes
+    from gpubench.tools.monitor import collectives, endpoint, live, processes
 
 Rows = list[dict[str, str]]  # texts by heading
 
@@ -119,16 +119,17 @@ def _watch(sampling: sampler.SamplingProcess, latest: live.Latest, interval: flo
             if update:
                 _take_samples(sampling, latest, interval)
             if on_screen:
-                rows = [live.row(latest, device) for device in latest.devices]
+                rows = [*(live.row(latest, device) for device in latest.devices), *collectives.rows()]
                 view.update(Group(*tables(rows, next(listed), *console.size)), refresh=True)
             else:
                 now = time.strftime("%H:%M:%S")
-                typer.echo("\n".join(f"{now} {line}" for line in live.lines(latest)))
+                lines = [*live.lines(latest), *live.texts(collectives.rows())]
+                typer.echo("\n".join(f"{now} {line}" for line in lines))
 
 
 def tables(devices: Rows, listed: Rows, width: int, height: int) -> Iterator[RenderableType]:
     """Yield the tables of the GPUs, the host and the processes, which fit into a terminal of this size."""
-    for kind in ("device", "host"):
+    for kind in ("device", "host", "communicator"):
         if rows := [row for row in devices if kind in row]:
             yield from (_table(rows, width), "")
     room = height - len(devices) - 6  # 6: three headings, two empty lines, the last line

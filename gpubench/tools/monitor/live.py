@@ -125,9 +125,14 @@ def _text(reading: CounterReading | None, unit: str = "") -> str:
 
 def lines(latest: Latest) -> Iterator[str]:
     """Yield a line of text for each device, the host last: for a log."""
-    for device in sorted(latest.devices, key=lambda name: name == "host"):
-        _, *cells = row(latest, device).items()
-        yield f"{device} {', '.join(f'{heading} {text}' for heading, text in cells if text) or 'no values'}"
+    yield from texts(row(latest, device) for device in sorted(latest.devices, key=lambda name: name == "host"))
+
+
+def texts(rows: Iterable[dict[str, str]]) -> Iterator[str]:
+    """Yield each row as a line of text: its name, and the headings and values behind it."""
+    for cells in rows:
+        (_, name), *rest = cells.items()
+        yield f"{name} {', '.join(f'{heading} {text}' for heading, text in rest if text) or 'no values'}"
 
 
 def prometheus(latest: Latest, openmetrics: bool = False) -> str:
