@@ -1,5 +1,6 @@
 """Kernels of the latency suite: they compile, and every case passes the arguments that each of them takes."""
 
+import ctypes
 import functools
 import re
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from test_latency import H200, SUITE, module
 
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.base.errors import Skip
+from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Case, Facts
 from gpubench.plugins.backend import Traits
 
@@ -138,6 +139,7 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
     monkeypatch.setattr(module("_spaces").SingleLoads, "median", lambda self: self._walk.call())
     monkeypatch.setattr(module("_round_trips").RoundTrips, "ask", lambda self, first, last: last)
     monkeypatch.setattr(CheckedKernel, "launched", [])
+    monkeypatch.setattr(module("_costs").lib, "Driver", OrderedDriver)
     for case in SUITE.cases(Target(Facts((H200,)), H200, "full")):
         task = SUITE.build(bench_of(case))
         overwrite(task)
@@ -149,6 +151,33 @@ def test_every_case_of_a_gpu_hands_its_kernels_what_they_take(monkeypatch: pytes
         "census",
         "expected",
     }  # `name` is a parameter of the macro
+
+
+class OrderedDriver:
+    """CUDA's driver whose streams work at once: a wait for a word that is not written yet would never end."""
+
+    def __init__(self) -> None:
+        self.bindings = SimpleNamespace(CUstream=lambda pointer: pointer)
+
+    def __call__(self, name: str, stream: int, address: int, value: int, flags: int) -> None:
+        word = ctypes.c_uint32.from_address(address)
+        assert flags == 0
+        if name == "cuStreamWriteValue32":
+            word.value = value
+        else:
+            assert (name, word.value >= value) == ("cuStreamWaitValue32", True)
+
+
+def test_streams_wait_only_for_words_that_are_written_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("_costs").lib, "Driver", OrderedDriver)
+    task = SUITE.build(bench_of(Case("latency", "stream_value", ())))
+    for _ in range(3):
+        task.stages[""].call()
+        task.check()
+    cells = dict(zip(task.check.__code__.co_freevars, task.check.__closure__, strict=True))  # type: ignore[attr-defined]
+    cells["flags"].cell_contents[0] += 1
+    with pytest.raises(WrongAnswer, match="1 of 2 words"):
+        task.check()
 
 
 def test_a_gpu_without_clusters_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

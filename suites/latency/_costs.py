@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal, in_turn
@@ -27,7 +28,17 @@ topic = gb.Topic(
         gb.View(
             "bars",
             "Launch and synchronisation overhead",
-            ("launch", "graph_launch", "event_record", "event_wait", "synchronize", "barrier", "host_flag", "allocate"),
+            (
+                "launch",
+                "graph_launch",
+                "event_record",
+                "event_wait",
+                "stream_value",
+                "synchronize",
+                "barrier",
+                "host_flag",
+                "allocate",
+            ),
             log_x=True,
         )
     ],
@@ -96,6 +107,43 @@ def event_wait(bench: gb.Bench) -> gb.Task:
 
     stage = gb.Stage(there_and_back, gb.Work(items=2), "item", max_calls=_QUEUED, effort=gb.POINT)
     return gb.Task.of(stage, check=bench.device.synchronize)
+
+
+@topic.case(when=gb.on_gpu)
+def stream_value(bench: gb.Bench) -> gb.Task:
+    """Seconds of an empty kernel on two streams in turn, where each waits for a word that the other stream writes.
+
+    The words are written and awaited by cuStreamWriteValue32 and cuStreamWaitValue32, which also work between
+    processes and GPUs on shared words, without the host. Compare `event_wait`."""
+    if bench.traits.vendor != "nvidia":
+        raise gb.Skip("needs CUDA's driver; HIP has similar calls, but they have not been tried yet")
+    driver, empty, cuda = lib.Driver(), _empty(bench), bench.xp.cuda
+    first_stream, second_stream = cuda.get_current_stream(), cuda.Stream(non_blocking=True)
+    first, second = (driver.bindings.CUstream(int(stream.ptr)) for stream in (first_stream, second_stream))
+    flags = bench.xp.zeros(2 * _FLAG_APART, bench.xp.uint32)
+    start = int(flags.ctypes.data if isinstance(flags, np.ndarray) else flags.data.ptr)
+    there, back = start, start + flags.nbytes // 2
+    calls = 0
+
+    def there_and_back() -> None:
+        """Queue a kernel on each stream, each of which waits for the word that follows the kernel before it."""
+        nonlocal calls
+        calls += 1
+        empty()
+        driver("cuStreamWriteValue32", first, there, calls, 0)
+        driver("cuStreamWaitValue32", second, there, calls, 0)  # 0: until the word is at least that
+        second_stream.use()
+        empty()
+        first_stream.use()
+        driver("cuStreamWriteValue32", second, back, calls, 0)
+        driver("cuStreamWaitValue32", first, back, calls, 0)
+
+    def check() -> None:
+        written = bench.device.to_host(flags)[::_FLAG_APART]
+        expect_equal(written, np.full(2, calls, np.uint32), "words of streams")
+
+    stage = gb.Stage(there_and_back, gb.Work(items=2), "item", max_calls=_QUEUED, effort=gb.POINT)
+    return gb.Task.of(stage, check=check)
 
 
 @topic.case(when=gb.on_gpu, after=("nothing", "kernel"))
