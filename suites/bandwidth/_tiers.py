@@ -89,7 +89,7 @@ class _Window:
         policy.hitProp = bindings.CUaccessProperty.CU_ACCESS_PROPERTY_PERSISTING
         policy.missProp = bindings.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
         value.accessPolicyWindow = policy
-        attribute = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        attribute = bindings.CUstreamAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
         self.driver("cuStreamSetAttribute", self.stream, attribute, value)
 
     def close(self) -> None:
