@@ -231,7 +231,6 @@ static inline u64 gb_pass_policy() { return 2; }
 static inline uint4 gb_hinted(const uint4* from, u64) { return *from; }
 static inline void gb_prefetch_l2(const void*) {}
 static inline void gb_bulk_prefetch_l2(const void*, u32) {}
-static inline u64 gb_add(u64 address, u64 value) { return __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 // Clocks that go on by the same number of ticks at each reading.
 static u64 ticks;
 static inline u64 gb_clock() { return ticks += 1000; }
