@@ -38,6 +38,7 @@ topic = gb.Topic(
             by=("tier",),
             series="latency",
         ),
+        gb.View("choice", "Tier of a set in use by its size", ("tiers",), "size_bytes", by=("tier",)),
         gb.View("curve", "Distributed shared memory bandwidth by cluster size", ("cluster_shared",), x="blocks"),
         gb.View(
             "curve", "Atomic addition throughput by number of cells", ("atomics",), x="cells", by=("space",), log_x=True
