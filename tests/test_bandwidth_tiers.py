@@ -34,9 +34,9 @@ def on_paper(name: str, suite: Any = SUITE, vendor: str = "nvidia", shared: int 
 @needs_compiler
 @pytest.mark.parametrize("tier", sorted(set(AT._TIERS) - {"window"}))
 def test_a_set_in_use_is_read_completely_by_each_tier_and_beside_it_the_passing_data(tier: str) -> None:
-    task = on_paper("tiers", size_bytes=2 * GRAIN, tier=tier, reuse=3)
+    task = on_paper("tiers", size_bytes=2 * GRAIN, tier=tier, reuse=16)
     stage = task.stages[""]
-    assert (stage.work.payload, stage.work.moved) == (3 * 2 * GRAIN, 3 * (2 * GRAIN + GRAIN))
+    assert (stage.work.payload, stage.work.moved) == (16 * 2 * GRAIN, 16 * (2 * GRAIN + GRAIN))
     for redraw in (lambda: None, stage.inputs, stage.inputs):
         redraw()
         overwrite(task)
@@ -45,6 +45,17 @@ def test_a_set_in_use_is_read_completely_by_each_tier_and_beside_it_the_passing_
         stage.call()
         observed = task.check()
         assert observed["latency"].value > 0 < observed["per_clock"].value  # type: ignore[union-attr, operator]
+
+
+@needs_compiler
+def test_a_set_that_is_read_in_256_batches_is_missed_if_it_is_an_earlier_one() -> None:
+    """With rotations between batches, 16 rounds of 16 batches would cancel out the set."""
+    task = on_paper("tiers", size_bytes=15 * GRAIN, tier="plain", reuse=16)
+    task.stages[""].call()
+    task.check()
+    task.stages[""].inputs()
+    with pytest.raises(WrongAnswer, match="blocks' results"):
+        task.check()
 
 
 @needs_compiler

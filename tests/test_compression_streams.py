@@ -55,6 +55,7 @@ def test_blocks_that_arrive_more_slowly_than_they_are_served_never_wait(monkeypa
 def test_a_block_behind_a_slow_one_waits_from_its_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of ten blocks takes ten times as long; the reference is Lindley's recursion."""
     service = [1e-3] * 9 + [1e-2]
+    monkeypatch.setattr(AT, "_SAMPLE_S", 1.0)
     stream = arrivals(monkeypatch, 0.8, service)
     p50 = stream()
     interval, wait, latencies = 1.9e-3 / 0.8, 0.0, []

@@ -20,7 +20,8 @@ extern __shared__ uint4 kept[];
 
 static __device__ __forceinline__ u64 bits_of(uint4 v) { return (u64)(v.x ^ v.z) | (u64)(v.y ^ v.w) << 32; }
 
-static __device__ __forceinline__ u64 turned(u64 bits) { return bits << 1 | bits >> 63; }
+// Goes before each batch: a rotation would cancel out over some numbers of rounds.
+static __device__ __forceinline__ u64 turned(u64 bits) { return bits * 0x9e3779b97f4a7c15ULL; }
 
 template <bool IS_SET>
 static __device__ __forceinline__ uint4 load(const uint4* at, u64 policy) {
@@ -170,7 +171,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(REA
 #pragma unroll
             for (int k = 0; k < WORDS; ++k) {
                 uint4 v;
-                asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+                asm volatile("ld.volatile.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"  // a weak load would leave the loop
                              : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                              : "r"(there + 16 * k * READERS)
                              : "memory");

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import os
 import re
 import threading
@@ -21,7 +22,7 @@ from .._stream import NEEDS_NUMBA
 _CHAINS = 12  # more than latency (4 or 5 cycles) × pipes (2) of a core, and with both operands at most 16 registers
 _ROUNDS = 2**19 + 1  # a few milliseconds; odd, so that the chains do not end where they began
 _ADDITIONS = 64  # per turn of the loop that shows the clock
-_TURNS = 2**15
+_TURNS, _LOOKS = 2**12, 8
 # Features of LLVM that a width needs, and a register of its multiply-adds in assembly.
 _X86 = {128: ("fma", "xmm"), 256: ("fma", "ymm"), 512: ("avx512f", "zmm")}
 _TYPES = {"float32": "float", "float64": "double"}
@@ -230,9 +231,12 @@ def vector_fma(bench: gb.Bench, dtype: str, bits: int, cores: int) -> gb.Task:
 
     def clock() -> gb.Observation:
         """Return the frequency of a core and the vectors that each core completed per clock in the last call."""
-        start = perf_counter()
-        gb.expect(add(3, 7, _TURNS) == 3 + 7 * _ADDITIONS * _TURNS, "a chain of additions has a wrong sum")
-        hertz = _ADDITIONS * _TURNS / (perf_counter() - start)
+        shortest_s = math.inf
+        for _ in range(_LOOKS):  # the shortest, since other programs may take the core
+            start = perf_counter()
+            gb.expect(add(3, 7, _TURNS) == 3 + 7 * _ADDITIONS * _TURNS, "a chain of additions has a wrong sum")
+            shortest_s = min(shortest_s, perf_counter() - start)
+        hertz = _ADDITIONS * _TURNS / shortest_s
         pipes = _CHAINS * _ROUNDS / last[0] / hertz
         return {"clock": gb.Observed(hertz, "Hz", "more"), "pipes": gb.Observed(pipes, "vectors/clock", "more")}
 
