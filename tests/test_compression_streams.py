@@ -53,14 +53,14 @@ def test_blocks_that_arrive_more_slowly_than_they_are_served_never_wait(monkeypa
 
 
 def test_a_block_behind_a_slow_one_waits_from_its_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of ten blocks takes ten times as long; the reference is Lindley's recursion."""
-    service = [1e-3] * 9 + [1e-2]
+    """One of nine blocks takes ten times as long; the reference is Lindley's recursion."""
+    service = [1e-3] * 8 + [1e-2]
     monkeypatch.setattr(AT, "_SAMPLE_S", 1.0)
     stream = arrivals(monkeypatch, 0.8, service)
     p50 = stream()
-    interval, wait, latencies = 1.9e-3 / 0.8, 0.0, []
+    interval, wait, latencies = 2e-3 / 0.8, 0.0, []
     for index in range(1000):
-        latencies.append(wait + service[index % 10])
+        latencies.append(wait + service[index % 9])
         wait = max(0.0, latencies[-1] - interval)
     assert p50 == pytest.approx(np.median(latencies), rel=0.05)
     assert stream.observed("x", 1)["x.p99"].value == pytest.approx(np.percentile(latencies, 99), rel=0.05)
