@@ -206,7 +206,7 @@ def cluster_shared(bench: gb.Bench, blocks: int) -> gb.Task:
         kernel.allow_large_clusters()
 
     def call(count: int = passes) -> None:
-        kernel((grid,), (_READERS,), (data, np.uint32(count), results, cycles), array_bytes)
+        kernel((grid,), (_READERS,), (data, np.uint32(count), np.uint32(0), results, cycles), array_bytes)
 
     def redraw() -> None:
         """Turn the order of the words round."""

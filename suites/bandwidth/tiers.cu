@@ -142,7 +142,8 @@ extern "C" __global__ void atomic_shared_rate(u64* cells, u32 last, u32 rounds) 
     for (u32 i = threadIdx.x; i <= last; i += blockDim.x) gb_add((u64)(cells + i), (u64)words[i]);
 }
 
-// Distributed shared memory: each block of a cluster reads the arrays of all other blocks of its cluster in turn.
+// Distributed shared memory: each block of a cluster reads the arrays of all other blocks of its cluster in turn. Pass k
+// starts k · `away` bytes further on. `away` is 0, but the compiler does not know it and so keeps all loads in the loop.
 #if !GB_HIP && __CUDA_ARCH__ >= 900
 #ifndef CLUSTER
 #define CLUSTER 2
@@ -150,7 +151,7 @@ extern "C" __global__ void atomic_shared_rate(u64* cells, u32 last, u32 rounds) 
 #define READERS 1024
 #define WORDS 4  // of 16 bytes, per thread and array
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(READERS)
-    cluster_read(const uint4* data, u32 passes, u32* results, u64* cycles) {
+    cluster_read(const uint4* data, u32 passes, u32 away, u32* results, u64* cycles) {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     const u32 plus = rank * 0x9e3779b1u;
@@ -167,11 +168,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(REA
     for (u32 pass = 0; pass < passes; ++pass)
         for (u32 peer = 1; peer < CLUSTER; ++peer) {
             u32 there;
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(base), "r"((rank + peer) % CLUSTER));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(base + pass * away), "r"((rank + peer) % CLUSTER));
 #pragma unroll
             for (int k = 0; k < WORDS; ++k) {
                 uint4 v;
-                asm volatile("ld.volatile.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"  // a weak load would leave the loop
+                asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                              : "r"(there + 16 * k * READERS)
                              : "memory");
