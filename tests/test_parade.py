@@ -11,6 +11,8 @@ import _parade
 import pytest
 from _parade import ARCHS, CARDS
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that nothing computed
+
 
 @pytest.fixture(autouse=True)
 def paper(monkeypatch):

@@ -116,7 +116,8 @@ def test_data_types_whose_products_would_end_the_process_are_not_offered():
 
 
 def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
-    assert FACTS.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
+    radeon = {**MI300X, "gcnArchName": b"gfx1100"}
+    assert FACTS.traits_of(Runtime(radeon), device_of(radeon)).features == frozenset()
 
 
 def test_hips_version_is_shown_with_dots():

@@ -13,6 +13,28 @@ _NAMES = {
     "amd": re.compile(r"gfx(\d+)([0-9a-f])([0-9a-f])"),
 }
 
+# For each feature the first architecture that has it and the next one that does not (CUDA Programming Guide, PTX ISA).
+_NVIDIA: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "float64_wide": ((9, 0), (10, 0)),  # m16n8 products by mma; newer compilers make them of m8n8k4
+    "async_copy": ((8, 0), (99, 0)),  # global to shared memory without registers
+    "matrix": ((8, 0), (99, 0)),  # of 16-bit formats, as the suites' kernels use them
+    "bulk_copy": ((9, 0), (99, 0)),  # started by one thread, completed by a barrier in shared memory
+    "clusters": ((9, 0), (99, 0)),  # blocks that access each other's shared memory
+    "wgmma": ((9, 0), (10, 0)),
+    "tcgen05": ((10, 0), (12, 0)),
+    "block_scales": ((10, 0), (99, 0)),  # products of FP8 and FP4 with a scale for 32 or 16 elements
+}
+_AMD_MATRIX = ((9, 0, 10), (9, 4, 2), (9, 5, 0))  # CDNA 2 to 4 (AMD's ISA documents)
+_MOST_THREADS: dict[tuple[int, ...], int] = {
+    (7, 5): 1024,
+    (8, 6): 1536,
+    (8, 7): 1536,
+    (8, 9): 1536,
+    (11, 0): 1536,
+    (12, 0): 1536,
+    (12, 1): 1536,
+}
+
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
@@ -41,6 +63,26 @@ class Architecture:
         """The compute capability of an NVIDIA GPU as one integer, as compilers take it: 90 for sm_90."""
         major, minor = self.number
         return 10 * major + minor
+
+    @property
+    def target(self) -> str:
+        """The name by which a compiler emits every instruction of the architecture: sm_90a for sm_90."""
+        return f"sm_{self.capability}a" if self.vendor == "nvidia" and self.number >= (9, 0) else self.name
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The capabilities of its kernels by name, such as `bulk_copy` or `matrix`."""
+        if self.vendor == "amd":
+            has_matrix, has_ocp = self.number in _AMD_MATRIX, self.number == _AMD_MATRIX[-1]
+            return frozenset((*(["matrix"] if has_matrix else []), *(["ocp_float8"] if has_ocp else [])))
+        named = {name for name, (first, end) in _NVIDIA.items() if self.vendor and first <= self.number < end}
+        # Compilers make mma of FP8 on other architectures of conversions and products of halves.
+        return frozenset(named | ({"float8_mma"} if self.number == (8, 9) or self.number >= (12, 0) else set()))
+
+    @property
+    def resident_threads(self) -> int:
+        """The threads that one SM or CU holds at once (CUDA Programming Guide, technical specifications; CDNA ISA)."""
+        return _MOST_THREADS.get(self.number, 2048) if self.vendor == "nvidia" else 2048
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Architecture):

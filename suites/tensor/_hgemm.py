@@ -90,6 +90,9 @@ class Rung:
     def _compile(self, bench: gb.Bench) -> gb.Kernel:
         if reason := unsupported_reason(bench, self.needs):
             raise gb.Skip(f"{self.kernel} {reason}")
+        room = bench.traits.max_shared_bytes or self.shared_bytes
+        if self.shared_bytes > room:
+            raise gb.Skip(f"{self.kernel} needs {self.shared_bytes} bytes of shared memory per block, not {room}")
         if self.needs == "wmma":
             return self._compile_with_header(bench)
         return bench.kernel(self.file, self.kernel, **self.defines)
@@ -153,14 +156,16 @@ def found_header(name: str) -> Path | None:
 def unsupported_reason(bench: gb.Bench, needs: str) -> str:
     """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
-    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
-    (AMD's matrix instructions, gfx90a or newer)."""
+    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `bulk` (bulk copies), `wgmma`
+    or `mfma` (AMD's matrix instructions, gfx90a or newer)."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
         return f"needs the matrix instructions of sm_80 or newer, not {traits.arch}"
-    if needs == "hopper" and traits.arch != "sm_90":
-        return f"needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not {traits.arch}"
+    if needs == "bulk" and "bulk_copy" not in traits.features:
+        return f"needs the bulk copies of sm_90 or newer, not {traits.arch}"
+    if needs == "wgmma" and "wgmma" not in traits.features:
+        return f"needs wgmma, an instruction of sm_90 (Hopper) alone, not of {traits.arch}"
     if needs == "mfma" and not (traits.vendor == "amd" and has_matrix):
         return f"needs the matrix instructions of gfx90a or newer, not {traits.arch}"
     return ""
@@ -187,7 +192,7 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
     of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
     shared_bytes = of_warps.shared_bytes + _ALIGNMENT
     defines = {**of_warps.defines, "BULK": 1}
-    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "hopper", defines, shared_bytes)
+    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "bulk", defines, shared_bytes)
 
 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
@@ -197,7 +202,7 @@ def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> Bu
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT
-    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "hopper", defines, shared_bytes)
+    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "wgmma", defines, shared_bytes)
 
 
 RUNGS: Mapping[str, Rung] = {

@@ -37,18 +37,15 @@ topic = gb.Topic(
 )
 
 
-_AMPERE, _ADA, _HOPPER = (gb.Architecture.parse(name) for name in ("sm_80", "sm_89", "sm_90"))
-# Of data centres and Thor, and of RTX and GB10. nvcc 13.0 compiles float8 mma.sync to conversions and products of
-# float16 for the former, and m16n8 products of float64 to 2, 4 or 8 of m8n8k4 for both.
-_BLACKWELL, _BLACKWELL_RTX = ("sm_100", "sm_103", "sm_110"), ("sm_120", "sm_121")
+_TURING, _AMPERE, _ADA, _HOPPER = (gb.Architecture.parse(name) for name in ("sm_75", "sm_80", "sm_89", "sm_90"))
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixInstruction:
     """A matrix instruction of a warp: it adds a product of m × k and k × n to m × n sums; `shape` is (m, n, k).
 
-    `dtype` is the format of A and B. The compiler makes the instruction of others on the architectures
-    `made_of_others`, which are newer than `since`."""
+    `dtype` is the format of A and B. Compilers accept it since the architecture `since`. If `own` names a feature,
+    only an architecture with the feature has the instruction; elsewhere the compiler makes it of others."""
 
     shape: tuple[int, int, int]
     dtype: str
@@ -56,7 +53,7 @@ class MatrixInstruction:
     sums: str = "f32"
     rate: float = 640
     since: gb.Architecture = _AMPERE
-    made_of_others: tuple[str, ...] = ()
+    own: str = ""
 
     @property
     def flops(self) -> float:
@@ -87,16 +84,16 @@ def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str,
 
 _WIDE = "m16n8k4 m16n8k8 m16n8k16"
 MMA = {
-    **_forms("float16", "f16", "m16n8k8 m16n8k16"),
-    **_forms("float16", "f16", "m16n8k8 m16n8k16", sums="f16"),
+    **_forms("float16", "f16", "m16n8k8", since=_TURING),
+    **_forms("float16", "f16", "m16n8k16"),
+    **_forms("float16", "f16", "m16n8k8", sums="f16", since=_TURING),
+    **_forms("float16", "f16", "m16n8k16", sums="f16"),
     **_forms("bfloat16", "bf16", "m16n8k8 m16n8k16"),
     **_forms("tf32", "tf32", "m16n8k4 m16n8k8", rate=320),
-    **_forms("float8_e4m3", "e4m3", "m16n8k32", since=_ADA, made_of_others=("sm_90", *_BLACKWELL)),
+    **_forms("float8_e4m3", "e4m3", "m16n8k32", since=_ADA, own="float8_mma"),
     **_forms("int8", "s8", "m16n8k16 m16n8k32", sums="s32", rate=1280),
     **_forms("float64", "f64", "m8n8k4", sums="f64", rate=64),
-    **_forms(
-        "float64", "f64", _WIDE, sums="f64", rate=64, since=_HOPPER, made_of_others=(*_BLACKWELL, *_BLACKWELL_RTX)
-    ),
+    **_forms("float64", "f64", _WIDE, sums="f64", rate=64, since=_HOPPER, own="float64_wide"),
 }
 # The shapes that CDNA 2 and CDNA 3 share; the last word of the function's name is the shape and the format.
 MFMA = {
@@ -223,13 +220,14 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]
-    if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.architecture < form.since):
+    if bench.traits.architecture < form.since if is_nvidia else "matrix" not in bench.traits.features:
         raise gb.Skip(
             f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}"
         )
-    if bench.traits.arch in form.made_of_others:
+    if form.own and form.own not in bench.traits.features:
         reason = f"{bench.traits.arch} has no warp instruction for {dtype} products of this shape"
-        raise gb.Skip(f"{reason}; the case wgmma has that of a warpgroup" if bench.traits.arch == "sm_90" else reason)
+        has_wgmma = "wgmma" in bench.traits.features
+        raise gb.Skip(f"{reason}; the case wgmma has that of a warpgroup" if has_wgmma else reason)
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
     rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / chains_a_warp))

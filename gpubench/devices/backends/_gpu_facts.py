@@ -100,9 +100,11 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES`."""
+    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES` that the driver knows."""
+    # A virtual GPU reports a clock of 0.
     numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
-    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
+    scaled = ((name, value * (_KILO if name.endswith("_hz") else 1)) for name, value in numbers.items())
+    return tuple((name, str(value)) for name, value in scaled if value > 0)
 
 
 def traits_of(runtime: Any, device: Device) -> Traits:
@@ -119,19 +121,22 @@ def traits_of(runtime: Any, device: Device) -> Traits:
         max_shared_bytes=_rocm.max_shared_bytes(props)
         if runtime.is_hip
         else int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
-        features=_rocm.features(props) if runtime.is_hip else _features(props),
+        features=device.architecture.features | (frozenset() if runtime.is_hip else _features(device)),
         is_dry_run=runtime.is_hip and _rocm.is_dry_run(props),
     )
 
 
-def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names for `Traits.features` by compute capability."""
-    first_major = {
-        "async_copy": 8,
-        "matrix": 8,
-        "bulk_copy": 9,
-        "clusters": 9,
-        **({"early_launch": 9} if driver.has_bindings() else {}),
-    }
-    bound_calls = {"register", "event_handles", "pool"}
-    return frozenset(bound_calls | {name for name, first in first_major.items() if props["major"] >= first})
+def _features(device: Device) -> frozenset[str]:
+    """Return the features that CUDA's driver and CuPy add to an architecture."""
+    has_early_launch = "clusters" in device.architecture.features and driver.has_bindings()  # both since sm_90
+    return frozenset({"register", "event_handles", "pool", *(["early_launch"] if has_early_launch else [])})
+
+
+def target_options(cupy: Any, device: Device) -> tuple[str, ...]:
+    """Return NVRTC's option that allows every instruction of the architecture, if CuPy would not pass it.
+
+    An NVRTC that is older than the GPU compiles to PTX, as CuPy asks it to, without the option."""
+    architecture = device.architecture
+    if architecture.target == architecture.name or architecture.capability not in cupy.cuda.nvrtc.getSupportedArchs():
+        return ()
+    return (f"--gpu-architecture={architecture.target}",)
