@@ -1,5 +1,6 @@
 """The cards that people have, on paper: their plans hold, and every kernel that a plan launches compiles."""
 
+import functools
 import json
 import os
 import re
@@ -10,6 +11,9 @@ import _hiprtc
 import _parade
 import pytest
 from _parade import ARCHS, CARDS
+
+from gpubench.knowledge import hardware
+from gpubench.model import LIMITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that nothing computed
 
@@ -77,3 +81,49 @@ def test_every_card_is_a_gpu_of_its_own_and_of_a_known_architecture():
         device = _parade.facts_of(key).devices[0]
         assert device.architecture.vendor == ("amd" if re.match("mi[23]", key) else "nvidia")
         assert device.units, device.memory_bytes
+
+
+# Bandwidth of the memory in GB/s, and of the link to the host: by the makers' data sheets, None where none was found.
+MEMORY = {
+    "a100-sxm-40": 1555, "a100-sxm-80": 2039, "a100-pcie-40": 1555, "a100-pcie-80": 1935, "a10": 600, "a30": 933,
+    "l4": 300, "l40": 864, "l40s": 864, "rtx-3090": 936, "rtx-4090": 1008, "rtx-5090": 1792, "rtx-6000-ada": 960,
+    "rtx-pro-6000": 1792, "v100": 900, "t4": None, "h100-sxm": 3350, "h100-pcie": 2000, "h100-nvl": 3900, "h20": None,
+    "h800": None, "h200-sxm": 4800, "h200-nvl": 4800, "gh200": 4000, "b200": 8000, "b300": 8000, "gb200": 8000,
+    "gb300": 8000, "gb10": 273, "thor": 273, "orin": 204.8, "mig": 3350 / 8, "vgpu": None, "wsl": 936, "mi210": 1600,
+    "mi250x": 1600, "mi300a": 5300, "mi300x": 5300, "mi325x": 6000, "mi350x": 8000, "mi355x": 8000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_the_peaks_of_a_card_have_a_source_or_are_unknown(card):
+    device = _parade.facts_of(card).devices[0]
+    peaks = {limit: peak for limit in LIMITS if (peak := hardware.peak(device, limit))}
+    assert all(peak.source and peak.value > 0 for peak in peaks.values())
+    assert (peaks["dram"].value / 1e9 if "dram" in peaks else None) == pytest.approx(MEMORY[card])
+    assert peaks or card in ("h20", "h800", "vgpu")
+    rates = [hardware.per_clock(device, limit) for limit in hardware.per_clock_limits(device.arch)]
+    assert all(rate.source for rate in rates)
+    assert bool(rates) == (card != "thor")
+
+
+def test_parts_of_cards_and_shared_memories_have_their_own_peaks():
+    peaks = {card: functools.partial(hardware.peak, _parade.facts_of(card).devices[0]) for card in CARDS}
+    mig = peaks["mig"]
+    assert mig("dram").source.startswith("1 of 8 slices of memory of NVIDIA H100/H200 SXM data sheet")
+    assert mig("tensor.float16").value == pytest.approx(989e12 * 16 / 132)
+    assert mig("link.peer") is None
+    assert mig("link.h2d").value == peaks["h100-sxm"]("link.h2d").value
+    gh200, gb10 = peaks["gh200"], peaks["gb10"]
+    assert (gh200("link.d2h").value, gh200("link.d2h").source[:11]) == (450e9, "NVLink-C2C,")
+    assert gb10("link.h2d").value == 273e9 / 2
+    assert "which a copy reads and writes" in gb10("link.h2d").source
+    assert peaks["b200"]("tensor.float4").value == 9e15
+    details = {
+        card: dict(_parade.facts_of(card).devices[0].details) for card in ("gb10", "gh200", "h200-sxm", "mi300a")
+    }
+    traits = {card: [name for name in ("memory.integrated", "memory.host_page_tables") if name in seen]
+              for card, seen in details.items()}  # fmt: skip
+    assert traits == {
+        "gb10": ["memory.integrated", "memory.host_page_tables"], "gh200": ["memory.host_page_tables"],
+        "h200-sxm": [], "mi300a": ["memory.integrated"],
+    }  # fmt: skip

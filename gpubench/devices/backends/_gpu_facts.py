@@ -43,7 +43,14 @@ def _complete_uuid(prefix: bytes, pci: str) -> bytes:
 
 
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
-_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
+_ATTRIBUTES = {
+    "clock.sm_hz": 13,
+    "clock.memory_hz": 36,
+    "memory.bus_bits": 37,
+    "shared.unit_bytes": 81,
+    "memory.integrated": 18,  # 1 if host and GPU share one memory, as on Jetson and GB10
+    "memory.host_page_tables": 100,  # 1 if kernels access any memory of the host by its page tables, as on GH200
+}
 _KILO = 1000
 
 

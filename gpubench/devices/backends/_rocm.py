@@ -14,7 +14,12 @@ STAND_IN = "GPU on paper"
 # (AMD CDNA 3 white paper, "Memory"; CDNA 4 white paper).
 _INFINITY_CACHE_BYTES = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 # hipDeviceProp_t's fields where CUDA has attributes; clocks in kHz
-_DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "memory.bus_bits": "memoryBusWidth"}
+_DETAILS = {
+    "clock.sm_hz": "clockRate",
+    "clock.memory_hz": "memoryClockRate",
+    "memory.bus_bits": "memoryBusWidth",
+    "memory.integrated": "integrated",  # 1 of an APU, whose processor and GPU share one memory
+}
 
 
 def arch(props: Mapping[str, Any]) -> str:
