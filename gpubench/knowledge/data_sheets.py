@@ -12,10 +12,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from gpubench.model import Device
+from gpubench.model.facts import MIG
+
 PCIE_SOURCE = "PCI Express base specification: GT/s x 16 lanes x 128/130"
 _PCIE_GEN5_X16 = 32e9 * 16 * 128 / 130 / 8
-_MIG = re.compile(r"\bMIG (\d+)g\.(\d+)gb")
-_VGPU = re.compile(r"-\d+[ABCQ]$")  # NVIDIA's profiles of virtual GPUs: A40-12Q
 _MEMORY_SLICES = 8  # of a card that MIG splits (NVIDIA MIG User Guide, "Concepts")
 
 
@@ -34,23 +35,18 @@ class Sheet:
     board_gb: int = 0
     link_source: str = PCIE_SOURCE
 
-    def is_of(self, name: str, memory_bytes: int) -> bool:
-        """Return whether the sheet applies to a device of this name and memory; a memory of 0 was not read and fits."""
+    def is_of(self, device: Device) -> bool:
+        """Return whether the sheet applies to a device, by its name and memory; a memory of 0 was not read and fits."""
         low, high = self.memory_gb or (0.0, float("inf"))
-        fits = bool(_MIG.search(name)) or not memory_bytes or low <= memory_bytes / 1e9 <= high
-        return bool(re.search(self.pattern, name)) and fits and not _VGPU.search(name)
+        fits = device.kind == "mig" or not device.memory_bytes or low <= device.memory_bytes / 1e9 <= high
+        return bool(re.search(self.pattern, device.name)) and fits and device.kind != "vgpu"
 
     def mig_share(self, name: str) -> float:
         """Return the share of the memory's bandwidth that a MIG instance has, by its slices of memory; else 1."""
-        profile = _MIG.search(name)
+        profile = MIG.search(name)
         if profile is None or not self.board_gb:
             return 1.0
         return round(int(profile[2]) / self.board_gb * _MEMORY_SLICES) / _MEMORY_SLICES
-
-
-def is_mig(name: str) -> bool:
-    """Return whether a device of this name is a MIG instance: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-    return bool(_MIG.search(name))
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from gpubench.knowledge.data_sheets import Sheet, data_sheets, is_mig, tables
+from gpubench.knowledge.data_sheets import Sheet, data_sheets, tables
 from gpubench.model import Architecture, Device
 
 
@@ -21,7 +21,7 @@ def peak(device: Device, limit: str) -> Peak | None:
     """Return the data sheet's peak of a device in SI units; None if no table has it, because it is never guessed.
 
     `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`)."""
-    sheet = next((sheet for sheet in data_sheets() if sheet.is_of(device.name, device.memory_bytes)), None)
+    sheet = next((sheet for sheet in data_sheets() if sheet.is_of(device)), None)
     name = "link.h2d" if limit == "link.d2h" else limit  # each direction has its own lanes
     if sheet is None:
         return None
@@ -33,7 +33,7 @@ def peak(device: Device, limit: str) -> Peak | None:
         return None
     if name == "link.h2d":  # the devices of a split card share the link, and each can use all of it
         return Peak(sheet.peaks[name], sheet.link_source)
-    if is_mig(device.name):
+    if device.kind == "mig":
         return _peak_of_mig(sheet, device, name)
     if details.get("partition.compute", "SPX") != "SPX":
         return _peak_of_partition(sheet, device, name, details.get("partition.memory", ""))

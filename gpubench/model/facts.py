@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from functools import total_ordering
-from typing import Self
+from typing import Literal, Self
 
 from gpubench.model.limits import Count, Many, Name, Text, Word
 from gpubench.model.schema import Strict
@@ -13,6 +13,8 @@ _NAMES = {
     "amd": re.compile(r"gfx(\d+)([0-9a-f])([0-9a-f])"),
 }
 
+MIG = re.compile(r"\bMIG (\d+)g\.(\d+)gb")  # in the name of an instance: its slices of SMs and its memory
+_VGPU = re.compile(r"-\d+[ABCQ]$")  # NVIDIA's profiles of virtual GPUs: A40-12Q
 # For each feature the first architecture that has it and the next one that does not (CUDA Programming Guide, PTX ISA).
 _NVIDIA: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "float64_wide": ((9, 0), (10, 0)),  # m16n8 products by mma; newer compilers make them of m8n8k4
@@ -119,6 +121,15 @@ class Device(Strict):
     def architecture(self) -> Architecture:
         """`arch` as a value with an order and a vendor."""
         return Architecture.parse(self.arch)
+
+    @property
+    def kind(self) -> Literal["card", "mig", "vgpu", "integrated"]:
+        """Whether it is a whole card, a MIG instance, a virtual GPU, or a GPU that shares the host's memory."""
+        if MIG.search(self.name) or self.uuid.startswith("MIG-"):
+            return "mig"
+        return (
+            "vgpu" if _VGPU.search(self.name) else "integrated" if "memory.integrated" in dict(self.details) else "card"
+        )
 
 
 @dataclass(frozen=True, slots=True)

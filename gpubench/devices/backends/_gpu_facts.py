@@ -6,6 +6,7 @@ from typing import Any
 
 from gpubench.devices.native import driver, hipblaslt
 from gpubench.model import Device
+from gpubench.model.facts import MIG
 from gpubench.plugins.backend import Traits
 
 from . import _rocm
@@ -14,12 +15,19 @@ _BYTES = 16
 
 
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
-    """Return the UUID (`GPU-…`, as nvidia-smi prints it) of the device at the PCI address `pci`; empty if unknown."""
+    """Return the UUID of the device at the PCI address `pci` as nvidia-smi prints it; empty if unknown.
+
+    It begins with `GPU-`, and with `MIG-` for a MIG instance, which NVML finds by no other name."""
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
     whole = raw[:_BYTES] if len(raw) >= _BYTES else _complete_uuid(raw, pci)
-    return f"GPU-{uuid.UUID(bytes=whole)}" if whole else ""
+    kind = "MIG" if MIG.search(_text(props.get("name", ""))) else "GPU"
+    return f"{kind}-{uuid.UUID(bytes=whole)}" if whole else ""
+
+
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _complete_uuid(prefix: bytes, pci: str) -> bytes:
@@ -73,13 +81,12 @@ def device_facts(runtime: Any, index: int, count: int) -> Device:
     """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access."""
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
-    name = props["name"]
     pci = pci_address(runtime, index)
     peers = [peer for peer in range(count) if peer != index and runtime.deviceCanAccessPeer(index, peer)]
     return Device(
         id=f"{family}:{index}",
         backend="cupy",
-        name=name.decode() if isinstance(name, bytes) else str(name),
+        name=_text(props["name"]),
         arch=_rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}",
         uuid=uuid_of(props, pci),
         pci=pci,
