@@ -119,6 +119,8 @@ class _Problem:
     def _scale_attributes(self, scales: Scales) -> dict[Any, int]:
         """Return the attributes of scaled operands, keyed by MatmulDescAttribute; the library's A is our B."""
         attribute, modes = self._lt.MatmulDescAttribute, self._lt.MatmulMatrixScale
+        if unknown := [name for name in scales.modes if not hasattr(modes, name)]:
+            raise gb.Skip(f"this nvmath-python has no scales {unknown[0]}: pip install -U nvmath-python")
         mode_a, mode_b = (int(getattr(modes, name)) for name in scales.modes)
         return {
             attribute.A_SCALE_MODE: mode_b,
