@@ -525,7 +525,7 @@ _USED = re.compile(r"entry function '(\w+)'.*?Used (\d+) registers(?:.*?(\d+) by
 
 def compile_faults(arch: str, launches: Launches, cards: list[str]) -> list[str]:
     """Compile every kernel of these launches; return what does not compile, and what exceeds an SM's registers."""
-    faults, target = [], f"{arch}{'a' if arch == 'sm_90' else ''}"
+    faults, target = [], Architecture.parse(arch).target
     room = min(ARCHS[arch]["shared_kib"] for _ in cards) * 1024
     for (key, defines), names in launches.kernels.items():
         about, source = f"{sorted(names)} {dict(defines)}", launches.sources[key]

@@ -11,6 +11,7 @@ from _modules import room_module, suite_module
 
 from gpubench import plugins
 from gpubench.api.suite import Architecture, Bench, Case, Facts, Skip, Target, Traits
+from gpubench.base.errors import WrongAnswer
 from gpubench.devices.backends import _gpu_facts
 
 KIB = 1024
@@ -177,3 +178,50 @@ def test_a_virtual_gpu_that_reports_no_clock_has_no_clock_and_not_zero():
     details = dict(_parade.facts_of("vgpu").devices[0].details)
     assert details.keys() == {"shared.unit_bytes"}
     assert dict(_parade.facts_of("a10").devices[0].details)["clock.sm_hz"] == "1695000000"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32", "float8_e4m3"])
+def test_sums_of_blackwells_products_are_exact_for_both_signs_and_a_step_that_is_left_out_is_found(dtype, monkeypatch):
+    case, bench = suite_module("tensor", "_tcgen05"), stand_in("sm_100")
+    form, missing, launched = case.FORMATS[dtype], [0], []
+
+    def kernel(grid, block, args, shared_bytes):
+        words, rounds, sums, cycles = args
+        sign = -1 if words[0] == form.minus else 1
+        sums[...] = sign * (int(rounds) * 16 - missing[0]) * form.inner
+        cycles[:] = np.stack((np.full(len(cycles) // 2, int(rounds)), np.arange(len(cycles) // 2)), 1).ravel()
+        launched.append(shared_bytes)
+
+    monkeypatch.setattr(type(bench), "kernel", lambda *_, **__: kernel)
+    monkeypatch.setattr(case, "loadable", lambda bench, build: build())  # NumPy has no errors of CUDA
+    task = case.tcgen05(bench, dtype, 64)
+    stage = task.stages[""]
+    for _ in range(2):
+        stage.call()
+        task.check()
+        stage.inputs()
+    assert max(launched) <= SHARED["sm_100"] * KIB
+    assert "compile-checked" in task.notes["tested"]
+    missing[0] = 1
+    stage.call()
+    with pytest.raises(WrongAnswer):
+        task.check()
+
+
+@pytest.mark.parametrize("error", ["CompileException", "CUDADriverError"])
+def test_a_compiler_or_driver_without_tcgen05_skips_the_case_with_its_error(error):
+    class OldError(Exception):
+        pass
+
+    others = type("OtherError", (Exception,), {})
+    cuda = SimpleNamespace(
+        compiler=SimpleNamespace(CompileException=OldError if error == "CompileException" else others),
+        driver=SimpleNamespace(CUDADriverError=OldError if error == "CUDADriverError" else others),
+    )
+    bench = SimpleNamespace(xp=SimpleNamespace(cuda=cuda), traits=SimpleNamespace(arch="sm_100"))
+
+    def build():
+        raise OldError("no kernel image")
+
+    with pytest.raises(Skip, match="has no tcgen05 for sm_100: no kernel image"):
+        suite_module("tensor", "_kernels").loadable(bench, build)

@@ -128,6 +128,8 @@ WGMMA = "needs wgmma, an instruction of sm_90 (Hopper) alone, not of"
         ("mfma", device("amd", "gfx906"), "needs the matrix instructions of gfx90a or newer, not gfx906"),
         ("matrix", device("nvidia", "sm_80", "matrix"), ""),
         ("wgmma", device("nvidia", "sm_90", "matrix", "wgmma"), ""),
+        ("tcgen05", device("nvidia", "sm_120"), "needs tcgen05, instructions of sm_100 to sm_110, not of sm_120"),
+        ("tcgen05", device("nvidia", "sm_103", "tcgen05"), ""),
         ("mfma", device("amd", "gfx90a", "matrix"), ""),
         ("", device("amd", "gfx906"), ""),
     ],

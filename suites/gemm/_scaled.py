@@ -64,7 +64,7 @@ class MicroFormat(ScaleFormat):
         return self.value(codes)
 
     def value(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return the values of codes; those of UE4M3 are normal numbers."""
+        """Return the values of codes, which must be normal numbers of UE4M3."""
         if self.exponent_bits == 8:
             return np.asarray(np.ldexp(np.float32(1), codes.astype(int) - 127))
         return np.asarray(np.ldexp(1 + (codes & 7) / np.float32(8), (codes.astype(int) >> 3) - 7))
@@ -175,8 +175,8 @@ class FourBitOperands(ScaledOperands):
         rows, columns = (np.sort(self.rng.permutation(side)[:_EMULATED]) for side in (shape.m, shape.n))
         a = self._emulated(self.packed_a, self.scales.a, rows, shape.m)
         b = self._emulated(self.packed_b, self.scales.b, columns, shape.n)
-        words = self._to_host(self.c).reshape(shape.m, shape.n)[np.ix_(rows, columns)].astype(np.uint32)
-        result, expected = (words << 16).view(np.float32).astype(float), a @ b.T
+        bits = self._to_host(self.c).reshape(shape.m, shape.n)[np.ix_(rows, columns)].astype(np.uint32)
+        result, expected = (bits << 16).view(np.float32).astype(float), a @ b.T
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         bound = self.precision.bound(shape.k)
         gb.expect(
