@@ -9,7 +9,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import expect_equal
-from ._chains import REST_S, Chains, cycle_operands, matrix_limit, rounds_for
+from ._chains import REST_S, Chains, cycle_words, matrix_limit, rounds_for
 from ._kernels import NEVER_RUN, loadable, resource_notes
 
 _ROWS, _ROW_BYTES, _BODY, _THREADS = 128, 128, 16, 128  # as in instructions_tcgen05.cu
@@ -60,7 +60,7 @@ def tcgen05(bench: gb.Bench, dtype: str, columns: int) -> gb.Task:
     rounds = rounds_for(_BODY, columns / 2)  # two products of a column and an inner step per clock, by their width
     defines: dict[str, str | int] = {"COLUMNS": columns, "KIND": form.kind, "FORMAT": form.number}
     kernel = loadable(bench, lambda: bench.kernel("instructions_tcgen05.cu", "tcgen05_chains", **defines))
-    cycles, xp = cycle_operands(bench), bench.xp
+    cycles, xp = cycle_words(bench), bench.xp
     shared_bytes = (_ROWS + columns) * _ROW_BYTES + _ALIGNED
     sums = xp.empty((len(cycles) // 2, _ROWS, columns), "float32")
     operands = xp.asarray(np.array([form.one, form.one], np.uint32))
