@@ -192,6 +192,7 @@ def test_sums_of_blackwells_products_are_exact_for_both_signs_and_a_step_that_is
         cycles[:] = np.stack((np.full(len(cycles) // 2, int(rounds)), np.arange(len(cycles) // 2)), 1).ravel()
         launched.append(shared_bytes)
 
+    kernel.resources = lambda threads, shared_bytes: None
     monkeypatch.setattr(type(bench), "kernel", lambda *_, **__: kernel)
     monkeypatch.setattr(case, "loadable", lambda bench, build: build())  # NumPy has no errors of CUDA
     task = case.tcgen05(bench, dtype, 64)
