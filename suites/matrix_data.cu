@@ -13,7 +13,8 @@ struct Eight {
         const int exponent = own > 1 - BIAS ? own : 1 - BIAS;
         const u32 steps = (u32)rintf(fabsf(value) * power(FRACTION - exponent));
         const u32 code = ((u32)(exponent + BIAS - 1) << FRACTION) + steps;  // a carry increments the exponent correctly
-        return (Word)((code < MOST ? code : MOST) | (value < 0 ? 128u : 0u));
+        // No negative zero, whose code is NaN in the FP8 formats of CDNA 3.
+        return (Word)((code < MOST ? code : MOST) | (value < 0 && code ? 128u : 0u));
     }
     static __device__ __forceinline__ double value(Word word) {
         const u32 exponent = (word & 127u) >> FRACTION, fraction = word & ((1u << FRACTION) - 1);

@@ -64,12 +64,18 @@ def test_architectures_of_one_vendor_have_an_order_and_others_none():
 FP8, WIDE = "m16n8k32 float8_e4m3", ["m16n8k4 float64", "m16n8k8 float64", "m16n8k16 float64"]
 
 
+NARROW = ["m32n32k8 int8", "m16n16k16 int8"]
+CDNA3 = [f"{shape} {dtype}" for dtype in ("int8", "float8_e4m3") for shape in ("m32n32k16", "m16n16k32")]
+CDNA4 = [f"{shape} {dtype}" for dtype in ("float16", "bfloat16") for shape in ("m32n32k16", "m16n16k32")]
+CDNA4 += ["m32n32k32 int8", "m16n16k64 int8"]
+
+
 @pytest.mark.parametrize(
     ("arch", "skipped"),
     [
         ("sm_80", [FP8, *WIDE]), ("sm_89", WIDE), ("sm_90", [FP8]), ("sm_100", [FP8, *WIDE]), ("sm_103", [FP8, *WIDE]),
         ("sm_110", [FP8, *WIDE]), ("sm_120", WIDE), ("sm_121", WIDE),
-        ("gfx90a", []), ("gfx942", []),
+        ("gfx90a", [*CDNA3, *CDNA4]), ("gfx942", [*NARROW, *CDNA4]), ("gfx950", NARROW),
     ],
 )  # fmt: skip
 def test_a_gpu_measures_every_matrix_instruction_that_it_has(arch, skipped, monkeypatch):

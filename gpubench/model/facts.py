@@ -26,7 +26,12 @@ _NVIDIA: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "tcgen05": ((10, 0), (12, 0)),
     "block_scales": ((10, 0), (99, 0)),  # products of FP8 and FP4 with a scale for 32 or 16 elements
 }
-_AMD_MATRIX = ((9, 0, 10), (9, 4, 2), (9, 5, 0))  # CDNA 2 to 4 (AMD's ISA documents)
+# CDNA 2 to 4 (AMD's ISA documents); FP8 of CDNA 3 and of the OCP differ in their bias.
+_AMD: dict[tuple[int, ...], frozenset[str]] = {
+    (9, 0, 10): frozenset({"matrix", "narrow_int8"}),
+    (9, 4, 2): frozenset({"matrix", "float8"}),
+    (9, 5, 0): frozenset({"matrix", "float8", "ocp_float8", "wide_matrix"}),
+}
 _MOST_THREADS: dict[tuple[int, ...], int] = {
     (7, 5): 1024,
     (8, 6): 1536,
@@ -75,8 +80,7 @@ class Architecture:
     def features(self) -> frozenset[str]:
         """The capabilities of its kernels by name, such as `bulk_copy` or `matrix`."""
         if self.vendor == "amd":
-            has_matrix, has_ocp = self.number in _AMD_MATRIX, self.number == _AMD_MATRIX[-1]
-            return frozenset((*(["matrix"] if has_matrix else []), *(["ocp_float8"] if has_ocp else [])))
+            return _AMD.get(self.number, frozenset())
         named = {name for name, (first, end) in _NVIDIA.items() if self.vendor and first <= self.number < end}
         # Compilers make mma of FP8 on other architectures of conversions and products of halves.
         return frozenset(named | ({"float8_mma"} if self.number == (8, 9) or self.number >= (12, 0) else set()))

@@ -50,7 +50,7 @@ def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
     features = Architecture.parse(arch(props)).features
     if not with_hipblaslt or "matrix" not in features:
         return native
-    return (*native, "bfloat16", *(("float8_e4m3", "float8_e5m2") if "ocp_float8" in features else ()))
+    return (*native, "bfloat16", *(("float8_e4m3", "float8_e5m2") if "float8" in features else ()), "int8")
 
 
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
