@@ -88,7 +88,9 @@ def initialised() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise gb.Unavailable("the Python package nvidia-ml-py is not installed", "pip install nvidia-ml-py") from error
+        raise gb.Unavailable(
+            "the Python package nvidia-ml-py is not installed", gb.installation.packages("nvidia-ml-py")
+        ) from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

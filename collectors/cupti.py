@@ -53,7 +53,7 @@ def _library_folder() -> Path | None:
 def _load_pm_sampling() -> Any:
     """Return the module cupti.pm_sampling, after loading CUPTI's libraries from the distribution nvidia-cuda-cupti."""
     if importlib.util.find_spec("cupti") is None:
-        raise gb.OptionalUnavailable("cupti-python is not installed", f"pip install '{gb.DISTRIBUTION}[counters]'")
+        raise gb.OptionalUnavailable("cupti-python is not installed", gb.installation.with_extra("counters"))
     folder = _library_folder()
     if folder:  # load this version before other code loads another one
         for library in (

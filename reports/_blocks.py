@@ -311,6 +311,7 @@ class Blocks:
             "title": _count_text(len(suite.cases), len(spreads)),
             "ended": _ended_text(spreads),
             "constants": suite.constants,
+            "axes": "; ".join(gb.frame.axes_explained(self.summary.results_of(suite.name))),
             "tiles": [tile(value, self._anchors) for value in suite.leading],
             "cases": list(map(self._block, suite.cases)),
         }

@@ -202,6 +202,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
         "environment": tuple(environment(run)),
         "environment_text": environment_text(run),
         "heads": heads(summary),
+        "meanings": gb.frame.MEANINGS,
         "legend": legend_text(summary),
     }
 

@@ -107,10 +107,11 @@ def _draw_finding(finding: gb.Finding, row: int, reach: float) -> Markup:
     style = STYLES[finding.verdict]
     texts = gb.finding_cells(finding)
     tooltip = f"{finding.case.id}: {texts.verdict}, {texts.change} ({texts.interval})"
-    most = int((_RIGHT - _LEFT - svg.width_of(texts.change)) / svg.LETTER) - 2
+    ratio = f"{gb.comparison.ratio(finding):.4g}×"  # as the axis counts
+    most = int((_RIGHT - _LEFT - svg.width_of(ratio)) / svg.LETTER) - 2
     parts = [
         svg.text(_LEFT, y + 10, svg.shorten(finding.case.id, most), class_="named"),
-        svg.text(_RIGHT, y + 10, texts.change, "end", "named"),
+        svg.text(_RIGHT, y + 10, ratio, "end", "named"),
     ]
     if finding.effect:
         low, high = (_x(end, reach) for end in _ends(finding))

@@ -43,6 +43,7 @@ def head(summary: gb.Summary) -> dict[str, Any]:
         "devices": run_overview.devices or ("No device",),
         "conditions": run_overview.conditions,
         "trust": trust_text(run_overview),
+        "notes_lead": run_overview.notes_lead[:1].upper() + run_overview.notes_lead[1:],
         "is_trusted": not run_overview.doubts,
         "groups": [
             (group, [tile(value, anchors) for value in values])
@@ -63,7 +64,11 @@ def key_note(run_overview: gb.Overview) -> str:
     """Return the sentences on what the shares of the key figures refer to; empty if no figure has a share."""
     expected = run_overview.expected_note
     sheet = DATA_SHEET_NOTE if any(value.of_spec is not None for value in run_overview.values) else ""
-    return f"{sheet} {expected[:1].upper()}{expected[1:]}{'.' if expected else ''}".strip()
+    has_range = any(value.figure.half_width_text.endswith(" range") for value in run_overview.values)
+    meaning = [
+        f"{text[:1].upper()}{text[1:]}." for text in (expected, *gb.frame.explained(["range"] * has_range)) if text
+    ]
+    return " ".join((sheet, *meaning)).strip()
 
 
 def share_text(share: float | None) -> str:

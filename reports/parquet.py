@@ -24,8 +24,9 @@ class ParquetReport:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as error:
-            remedy = "pip install 'gpubench-suite[parquet]'"
-            raise gb.Unavailable(f"pyarrow is not installed ({error})", remedy) from error
+            raise gb.Unavailable(
+                f"pyarrow is not installed ({error})", gb.installation.with_extra("parquet")
+            ) from error
         kinds = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64()}
         fields = [(column.name, kinds[column.kind]) for column in gb.frame.COLUMNS]
         target = io.BytesIO()

@@ -15,7 +15,7 @@ from gpubench.api import suite as gb
 
 from ._checks import expect_no_mistakes
 
-NEEDS_NUMBA = "needs numba: pip install 'gpubench-suite[host]'"
+NEEDS_NUMBA = f"needs numba: {gb.installation.with_extra('host')}"
 _SPARE_BYTES = 2**26
 # Threads per block, at most THREADS in stream.cu. These are the best values on an H200, where the rate of copy differs
 # by 5 % between 128 and 1024.

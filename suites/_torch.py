@@ -5,7 +5,7 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-_INSTALL = "pip install 'gpubench-suite[torch]'"
+_INSTALL = gb.installation.with_extra("torch")
 
 
 def imported(is_gpu: bool = True) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-_INSTALL = "pip install 'gpubench-suite[compilers]'"
+_INSTALL = gb.installation.with_extra("compilers")
 
 
 class TritonArray:

@@ -73,7 +73,7 @@ struct Int32 {  // sums of products of int8, all far from the pattern that overw
     typedef float Real;
     static __device__ __forceinline__ Word of(float value) { return (Word)rintf(value); }
     static __device__ __forceinline__ double value(Word word) { return (double)word; }
-    static __device__ __forceinline__ bool finite(Word word) { return word != (int)0x80808080; }
+    static __device__ __forceinline__ bool finite(Word word) { return true; }
 };
 
 // Converts two uniform numbers in (0, 1) to a normal one (Box and Muller, Ann. Math. Stat. 29, 1958).

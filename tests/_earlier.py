@@ -15,8 +15,8 @@ from gpubench.measuring.answers import AnswerChecks, agree_alone
 def check_in_turn(task: Task, device: Any) -> None:
     """Check every stage three times, as the engine does in a series: each time with the other input."""
     answers = AnswerChecks(task, device, agree_alone, np.random.default_rng(1), math.inf)
-    for _ in range(3):
-        for stage in task.stages.values():
+    for stage in task.stages.values():
+        for _ in range(3):
             answers.around(stage, lambda stage=stage: [call() for call in stage.rotation or (stage.call,)])
 
 

@@ -57,7 +57,9 @@ def test_the_help_groups_commands_and_the_options_of_a_command_with_many(helps):
     [
         ("run ba", ["bandwidth"]),
         ("run gemm --tier sm", ["smoke"]),
+        ("run --filter ge", ["gemm/"]),
         ("run gemm --device host --filter gemm/sq", ["gemm/square"]),
+        ("run --device host --filter gemm/square[", ["gemm/square[dtype=float32,n=256]"]),
         ("gate --baseline ma", ["main"]),
     ],
 )

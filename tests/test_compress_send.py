@@ -35,7 +35,7 @@ part = partial(suite_module, "compression")
 
 
 files = shared_modules("_files")[0]
-messages, links, send = (part(f"_{name}") for name in ("message", "links", "send"))
+messages, send = part("_message"), part("_send")
 
 
 class PaperStream:
@@ -115,14 +115,16 @@ def bench_of(opened, tmp_path, content):
 def message_of(opened, tmp_path, content, codec="lz4"):
     """Return the bench, and a message of these bytes."""
     bench = bench_of(opened, tmp_path, content)
-    message = send.message_of(bench, "data:mine.bin", codec, len(content), BLOCK)
+    message = messages.Message.drawn(bench, "data:mine.bin", codec, len(content), BLOCK)
     return bench, dataclasses.replace(message, chunk_bytes=CHUNK)
 
 
 def transfers_of(opened, tmp_path, content, link, codec="lz4"):
     """Return the transfers of these bytes; `link` returns the link for the compressed and for the raw blocks."""
     bench, message = message_of(opened, tmp_path, content, codec)
-    return messages.Transfers(message, 2, lambda blocks, _: link(bench, blocks))
+    transfers = messages.Transfers(message, 2)
+    transfers.over(link(bench, transfers.packed), link(bench, transfers.raw))
+    return transfers
 
 
 def task_of(opened, tmp_path, link, content, codec="lz4", depth=2):
@@ -222,7 +224,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
 
     def link(bench, blocks):
         packed.append(blocks[3])
-        return corrupting(links.Loopback(), 3, place)
+        return corrupting(send.Loopback(), 3, place)
 
     transfers = transfers_of(host, tmp_path, noise(4 * BLOCK), link, codec=codec)
     # noise does not shrink: codecs store it, so nearly every bit of a block matters
@@ -233,7 +235,7 @@ def test_a_bit_that_flips_in_transit_is_never_accepted(host, tmp_path, codec, pl
 
 
 def pinned(bench, blocks):
-    return links.PinnedMemory(bench, len(blocks), 2 * BLOCK, "receiver")
+    return send.PinnedMemory(bench, len(blocks), 2 * BLOCK, "receiver")
 
 
 def _is_unused(packed, place):
@@ -303,8 +305,8 @@ def test_the_kernels_pack_blocks_as_the_host_does(sizes):
 def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
     near, far = socket.socketpair()
     with near, far:
-        links.tell(near, 0, 0, 2**40)
-        link = object.__new__(links.Loopback)
+        send.tell(near, 0, 0, 2**40)
+        link = object.__new__(send.Loopback)
         link._receiving = far
         with pytest.raises(WrongAnswer, match=r"a block declares 1099511627776 bytes; the maximum is 100"):
             link.receive(messages.InFlight(0, 0), np.zeros(100, np.uint8))
@@ -313,7 +315,7 @@ def test_a_block_that_declares_more_bytes_than_allowed_is_refused():
 @pytest.mark.parametrize("are_streams", [False, True])
 def test_a_connection_that_ends_during_a_block_leaves_no_side_waiting(host, tmp_path, monkeypatch, are_streams):
     monkeypatch.setattr(messages.Slots, "are_streams", are_streams)
-    transfers = transfers_of(host, tmp_path, SAMPLE, lambda *_: links.Loopback())
+    transfers = transfers_of(host, tmp_path, SAMPLE, lambda *_: send.Loopback())
     encode = messages.HostBlocks.encode
 
     def failing(blocks, block):
@@ -331,7 +333,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
     full = os.open("/dev/full", os.O_RDWR)
 
     def link(*_):
-        file = links.FileLink(1, tmp_path, "sender")
+        file = send.FileLink(1, tmp_path, "sender")
         os.dup2(full, file.descriptor)
         file.begin = lambda: None
         return file
@@ -352,7 +354,7 @@ def test_a_disk_that_is_full_is_a_skip_that_names_it(host, tmp_path):
 )
 def test_too_little_disk_space_and_a_missing_folder_are_skips_that_say_so(tmp_path, nbytes, folder, message):
     with pytest.raises(Skip, match=message):
-        links.FileLink(nbytes, tmp_path / folder, "sender")
+        send.FileLink(nbytes, tmp_path / folder, "sender")
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
@@ -362,7 +364,7 @@ def test_a_folder_that_cannot_be_written_is_a_skip_that_says_why(tmp_path, monke
 
     monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
     with pytest.raises(Skip, match=f"cannot write a file in {tmp_path}: {os.strerror(error)}; set TMPDIR"):
-        links.FileLink(1, tmp_path, "sender")
+        send.FileLink(1, tmp_path, "sender")
 
 
 def test_a_file_that_was_cut_short_is_a_wrong_answer(tmp_path):

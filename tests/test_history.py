@@ -511,13 +511,10 @@ def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store)
     assert len(trend(store).moments) == 1
 
 
-def test_the_error_for_a_missing_history_says_how_to_make_one(store):
+def test_a_missing_history_and_a_folder_that_cannot_be_made_say_what_to_do(store, tmp_path):
     with pytest.raises(FileError, match=r"there is no history at .*; `gpubench history import FOLDER` makes one"):
         reading.History(store)
     assert not store.exists()
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
         recording.HistoryRecorder(tmp_path / "file" / "history.sqlite")

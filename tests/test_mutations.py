@@ -4,8 +4,8 @@ import pytest
 from _mutants import CLOCKWORK_FAULTS, HOST_MUTATIONS
 from mutations import SURVIVES, clockwork_outcome, host_outcome
 
-# These are found only in the runs in which the random place of a check meets them.
-BY_CHANCE = {"every tenth call does nothing", "nothing for sixty calls in mid-run"}
+# It is found only in the runs in which the random place of a check meets it.
+BY_CHANCE = {"nothing for sixty calls in mid-run"}
 HALF_SEEN = {"every second call does nothing"}  # if a check takes long, only one call is checked in half of the runs
 
 

@@ -1,9 +1,11 @@
 """The ctypes table of nvCOMP: layouts by arithmetic, calls on the real library where it is installed."""
 
 import ctypes
+import re
 
 import pytest
 
+from gpubench.base import installation
 from gpubench.base.errors import GpubenchError, Unavailable
 from gpubench.devices.native import nvcomp
 
@@ -45,7 +47,7 @@ def test_fields_lie_where_a_c_compiler_puts_them(struct, offsets):
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(nvcomp, "_SONAME", "libnvcomp.so.none")
-    with pytest.raises(Unavailable, match=r"pip install 'gpubench-suite\[cuda13\]'"):
+    with pytest.raises(Unavailable, match=re.escape(installation.for_gpu())):
         nvcomp.load.__wrapped__()
 
 

@@ -86,16 +86,10 @@ def test_a_value_that_is_not_plain_data_is_refused_with_a_message(pair):
     assert "ranks of different nodes cannot exchange a object" in reason
 
 
-def test_the_skip_of_a_rank_on_another_node_skips_the_case_with_its_reason(pair):
+def test_results_of_ranks_on_other_nodes_are_kept_or_told(pair):
     assert results(pair / "0.jsonl")[2]["reason"] == "the last rank has no room"
-
-
-def test_each_node_keeps_the_series_of_its_own_ranks(pair):
     for rank in (0, 1):
         assert results(pair / f"{rank}.jsonl")[0]["series"]["self"][0] == rank
-
-
-def test_the_ranks_of_a_killed_node_are_reported_as_crashed(pair):
     for row in results(pair / "0.jsonl")[3:]:
         assert row["reason"] == "rank 1: node 1 has ended, or its connection broke"
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -158,12 +157,6 @@ def test_another_user_with_too_few_processes_gets_the_same_message():
     assert done.stderr.count("\n") == 1
 
 
-def test_sufficient_limits_are_left_unchanged():
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits.check()
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-
-
 # --- signals
 
 
@@ -201,14 +194,11 @@ def test_a_signal_ends_a_run_in_order_even_within_a_boundary_that_catches_errors
 # --- files
 
 
-def test_a_named_pipe_for_a_run_file_is_refused_at_once(tmp_path):
+def test_a_pipe_for_a_run_file_is_refused_and_a_stream_that_the_caller_opened_is_read(tmp_path):
     os.mkfifo(tmp_path / "run.jsonl")
     for read in (store.read_run, store.file_hash):
         with pytest.raises(FileError, match="not a regular file but a pipe"):
             read(tmp_path / "run.jsonl")
-
-
-def test_a_stream_that_the_caller_opened_is_read(tmp_path):
     content = store.encode_run(make.run(make.result(make.timing(1e-3))))
     reading, writing = os.pipe()
     os.write(writing, content)
@@ -280,6 +270,15 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
     )
     assert "-m pip install" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_in_a_clone_the_install_hints_name_its_own_pip_and_elsewhere_pip(monkeypatch):
+    wanted = "pip install 'gpubench-suite[tvm]'"
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    assert installation.with_extra("tvm") == f".venv/bin/{wanted} in the clone of gpubench"
+    monkeypatch.setattr(installation, "_ROOT", Path("/nowhere"))
+    assert installation.with_extra("tvm") == wanted
+    assert installation.for_gpu().startswith("pip install 'gpubench-suite[cuda13]'")
 
 
 def test_a_missing_module_of_gpubench_is_a_bug():

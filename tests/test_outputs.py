@@ -11,6 +11,7 @@ from gpubench.authoring.bench import poison
 from gpubench.authoring.effort import Effort
 from gpubench.authoring.task import Stage, Task, expect, no_values, nothing
 from gpubench.base.errors import SuiteError, WrongAnswer
+from gpubench.measuring.answers import AnswerChecks, agree_alone
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
 
@@ -91,18 +92,15 @@ def test_a_poisoned_whole_number_has_all_bits_set(device, dtype, value):
     assert array.tolist() == [[0, 0, value, 0]] * 3
 
 
-def test_host_memory_is_overwritten_by_the_processor_and_then_by_the_gpu_in_parts():
-    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
-    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
-    assert gpu.noted == ["wait", 2**24, 24, "wait"]
-    assert (pinned == 0xFF).all()
-
-
-def test_a_gpu_fills_its_own_arrays_by_itself():
+def test_memory_is_overwritten_by_the_processor_or_by_the_gpu_that_has_it():
     filled = []
     words = SimpleNamespace(fill=filled.append)
     poison(gpu := GpuOfNumPy(), [SimpleNamespace(itemsize=2, view=lambda dtype: filled.append(dtype) or words)])
     assert (filled, gpu.noted) == (["i2", -1], [])
+    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
+    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
+    assert gpu.noted == ["wait", 2**24, 24, "wait"]
+    assert (pinned == 0xFF).all()
 
 
 @pytest.mark.parametrize(
@@ -151,18 +149,62 @@ def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchec
     assert (out == 1).all(), "the element has its value again"
 
 
-def test_a_check_of_the_last_of_many_outputs_is_no_dead_one():
+def test_a_check_is_dead_unless_a_corrupted_element_fails_it():
     scratch = [np.zeros(4) for _ in range(9)]  # intermediate results, which no check has to look at
     answer = np.zeros(4)
     assert labels(lambda: expect(bool((answer == 1).all()), "an element is wrong"), *scratch, answer) == ()
 
 
+def test_all_outputs_are_corrupted_at_once_so_that_a_long_check_is_called_few_times():
+    scratch, answer, checks = [np.zeros(4) for _ in range(50)], np.zeros(4), []
+
+    def check():
+        checks.append(1)
+        expect(bool((answer == 1).all()), "an element is wrong")
+
+    assert labels(check, *scratch, answer) == ()
+    assert len(checks) < 10
+    assert all((output == 1).all() for output in (*scratch, answer)), "each element has its value again"
+
+
+@pytest.mark.parametrize("idle", [9, 70])
+def test_each_of_some_calls_in_a_row_writes_an_output(device, idle):
+    calls, out = [], np.ones(8)
+
+    def call():
+        calls.append(1)
+        if len(calls) != idle:
+            out[:4] = 1
+
+    stage = Stage(call, outputs=(out,))
+    answers = AnswerChecks(Task.of(stage, check=no_values), device, agree_alone, np.random.default_rng(0), 1.0)
+    out[4:].view(np.int64).fill(-1)  # this half is never written
+    if idle > 64:
+        answers.expect_writes(stage, call, 64, 1.0)
+        return
+    with pytest.raises(WrongAnswer, match="call 9 of some in a row writes nothing"):
+        answers.expect_writes(stage, call, 64, 1.0)
+
+
+@pytest.mark.parametrize("idle", ["first", "second", ""])
+def test_of_stages_that_write_the_same_outputs_each_is_checked_by_itself(device, idle):
+    out = np.zeros(4)
+
+    def stage(name):
+        return Stage(lambda: (device.spend(0.001), name == idle or out.fill(1)), outputs=(out,))
+
+    task = Task({name: stage(name) for name in ("first", "second")}, lambda: expect(bool((out == 1).all()), "wrong"))
+    engine = Engine(device, POLICIES["smoke"])
+    if idle:
+        with pytest.raises(WrongAnswer):
+            engine.verify(task)
+    else:
+        assert [series.stage for series in engine.measure(task).series if series.mode == "hot"] == ["first", "second"]
+
+
 def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
     assert labels(no_values) == ("unchecked",)
     assert labels(no_values, call=lambda: 1.0, clock="self", checked=True) == ()
-
-
-def test_a_check_that_observes_nan_for_a_corrupted_element_or_fails_in_its_own_way_is_no_dead_one():
     out = np.zeros(8)
 
     def decode():

@@ -40,13 +40,13 @@ MISTAKES = {
         "words are wrong",
     ),
     "a missing synchronisation": SourceMutation(
-        f"{BACKENDS}/_events.py", "        after.synchronize()\n", "", "bandwidth/copy[", "hipErrorNotReady"
+        f"{BACKENDS}/_streams.py", "        after.synchronize()\n", "", "bandwidth/copy[", "hipErrorNotReady"
     ),
     "a warp of 32 threads": SourceMutation(
         f"{BACKENDS}/_gpu_facts.py", 'warp=int(props["warpSize"])', "warp=32", "tensor/fma[", "values are wrong"
     ),
     "a wrong unit of events": SourceMutation(
-        f"{BACKENDS}/_events.py",
+        f"{BACKENDS}/_streams.py",
         "_SECONDS_OF_MS = 1e-3",
         "_SECONDS_OF_MS = 1.0",
         "bandwidth/copy[",

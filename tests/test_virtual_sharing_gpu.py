@@ -79,7 +79,7 @@ def test_every_case_passes_its_check(facts: Any) -> None:
 
 
 def test_a_bare_program_is_suspended_and_resumed_with_every_step_timed(facts: Any) -> None:
-    (result,) = measured(facts, "quick", "suspend*")
+    (result,) = measured(facts, "smoke", "suspend?resident=2MiB]")
     expect_ok([result])
     for step in ("lock", "checkpoint", "restore", "unlock"):
         assert all(0 < seconds < 10 for seconds in values(result, step))

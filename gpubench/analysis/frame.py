@@ -19,6 +19,7 @@ from gpubench.analysis.quantities import SUM, headline, judged_better, judged_un
 from gpubench.analysis.records import record
 from gpubench.analysis.summary import CaseCounters, Summary, case_counters
 from gpubench.base import clean, patterns, units
+from gpubench.knowledge import words
 from gpubench.model import Case, Result, Run
 
 if TYPE_CHECKING:
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 30  # the most rows that a notebook shows
+
+
+MEANINGS = words.HEADS  # the explanations of heads of tables
+
+
+def explained(heads: Iterable[str]) -> tuple[str, ...]:
+    """Return the explanations of the heads of a table, or of axes: `of roof: share of the limit by …`."""
+    return words.explained(heads)
+
+
+def axes_explained(results: Iterable[Result]) -> tuple[str, ...]:
+    """Return the explanations of the axes of the results' cases."""
+    return words.explained(units.axis_label(axis) for result in results for axis, _ in result.case.params)
 
 
 @dataclass(frozen=True, slots=True)

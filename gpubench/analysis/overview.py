@@ -21,7 +21,7 @@ from gpubench.analysis.fingerprint import Fingerprint, fingerprint
 from gpubench.analysis.key_figures import KeyValue, key_values
 from gpubench.analysis.quantities import headline, judged_better, judged_median, judged_unit, other_work, slowdowns
 from gpubench.analysis.summary import POWER_CAPPED, Summary
-from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, trust_brief, trust_text
+from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitations, skips, trust_brief, trust_text
 from gpubench.base import units
 from gpubench.model import (
     Better,
@@ -89,6 +89,11 @@ class Overview:
         return (*counted, *self.limitations)
 
     @property
+    def notes_lead(self) -> str:
+        """The sentence before the notes of a run without doubts; empty if there is none."""
+        return "noted, but no reason to doubt the key figures:" if self.limitations and not self.doubts else ""
+
+    @property
     def has_expectations(self) -> bool:
         """Whether any key figure has an expected value for this model of GPU."""
         return any(value.of_expected is not None for value in self.values)
@@ -113,7 +118,7 @@ def overview(summary: Summary) -> Overview:
         tuple(_conditions(summary)),
         tuple(values),
         tuple(run_doubts),
-        (*_host_note(summary), *run_doubts[1:], *run_limitations[:_MOST_LIMITATIONS]),
+        (*_host_note(summary), *run_doubts[1:], *run_limitations[:_MOST_LIMITATIONS], *skips(summary)[:2]),
         tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suite_names(summary.run)),
     )
 
@@ -145,13 +150,15 @@ def _conditions(summary: Summary) -> list[str]:
     run = summary.run
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
+    skipped = len({result.case.id for result in run.results if result.status == "skipped"})
+    of_all = f"{cases - skipped} of {cases}" if skipped else str(cases)
     count = len({result.replicate for result in run.results})
     replicates = f" × {count} replicates" if count > 1 else ""
     tier = f"tier {settings.tier}" if settings.tier else ""
     return [
         *_versions(run.manifest.facts),
         *([tier] if tier else []),
-        f"{cases} {'case' if cases == 1 else 'cases'}{replicates} in {units.duration(_end_s(run))}",
+        f"{of_all} {'case' if cases == 1 else 'cases'}{replicates} in {units.duration(_end_s(run))}",
         _date(run.manifest.started),
         f"gpubench {run.manifest.gpubench}",
     ]

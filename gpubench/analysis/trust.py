@@ -83,7 +83,6 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *_interposed(summary),
         *_unsettled(summary),
         *_unchecked(summary),
-        *_skipped(summary.run.results),
     ]
 
 
@@ -207,6 +206,11 @@ def _unchecked(summary: Summary) -> Iterator[str]:
     count = sum("unchecked" in result.labels for result in summary.run.results)
     if count:
         yield f"nothing checks the answers of {_case_count(count)} (unchecked)"
+
+
+def skips(summary: Summary) -> list[str]:
+    """Return clauses on the skipped cases with the reasons, missing libraries first."""
+    return list(_skipped(summary.run.results))
 
 
 def _skipped(results: Iterable[Result]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The names with which a collector is written."""
 
-from gpubench import DISTRIBUTION
+from gpubench.base import installation
 from gpubench.base.errors import DeviceError, OptionalUnavailable, Unavailable
 from gpubench.model import Counter, CounterKind, Device, EventBit, EventClass, Measure
 from gpubench.plugins.collector import (
@@ -16,7 +16,6 @@ from gpubench.plugins.collector import (
 )
 
 __all__ = [
-    "DISTRIBUTION",
     "Collector",
     "Condition",
     "Counter",
@@ -35,4 +34,5 @@ __all__ = [
     "ProcessSource",
     "Unavailable",
     "Watch",
+    "installation",
 ]

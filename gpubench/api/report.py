@@ -26,7 +26,7 @@ from gpubench.analysis.views.staircases import Staircase
 from gpubench.analysis.views.table import Table, derived
 from gpubench.analysis.views.tables import derived_lines, tables
 from gpubench.analysis.views.transfers import TransferFit, Transfers
-from gpubench.base import units
+from gpubench.base import installation, units
 from gpubench.base.clean import code, escape, tidy
 from gpubench.base.errors import Unavailable
 from gpubench.judging import comparison, fleet_text
@@ -86,6 +86,7 @@ __all__ = [
     "fleet_text",
     "frame",
     "headline",
+    "installation",
     "judged_values",
     "labeller",
     "listing",

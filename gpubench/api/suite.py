@@ -7,7 +7,7 @@ from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.helper import Helper, HelperEndedError
 from gpubench.authoring.suite import Suite, Topic
 from gpubench.authoring.task import Observation, Observed, Profile, Stage, Task, expect
-from gpubench.base import units
+from gpubench.base import installation, units
 from gpubench.base.errors import (
     DeviceError,
     FileError,
@@ -67,6 +67,7 @@ __all__ = [
     "WrongAnswer",
     "beyond_quick",
     "expect",
+    "installation",
     "on_gpu",
     "on_host",
     "points",

@@ -26,6 +26,7 @@ from gpubench.authoring.axes import Axis, Target, Value, axis_values
 from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import SuiteError
+from gpubench.base.units import axis_label
 from gpubench.model import Case, KeyFigure, SuiteInfo, View
 
 Builder = Callable[..., Task]
@@ -164,6 +165,11 @@ class Suite(Topic):
         if not isinstance(task, Task):
             raise SuiteError(f"the case returned {type(task).__name__} {task!r:.80}, not a Task")
         return task
+
+    def axis_names(self) -> list[str]:
+        """Return the names of the axes of all cases as ids write them, each once."""
+        names = (axis for definition in self.definitions.values() for axis, _ in definition.axes)
+        return list(dict.fromkeys(map(axis_label, names)))
 
     def info(self) -> SuiteInfo:
         """Return the suite's name, summary, views and key figures, which reports need.

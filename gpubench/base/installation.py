@@ -32,11 +32,27 @@ def check() -> None:
             raise _unavailable(module, "is not installed")
 
 
+_ROOT = Path(__file__).parents[2]  # the clone, if gpubench runs from one
+_IN_CLONE = "in the clone of gpubench"
+
+
 def for_gpu() -> str:
     """Return how to install the libraries for a GPU: in a clone by its script, which finds the GPU, else by pip."""
-    if (Path(__file__).parents[2] / "ci" / "bench.sh").is_file():
-        return "bash ci/bench.sh in the clone of gpubench (driver ≥ 580 for CUDA 13)"
+    if (_ROOT / "ci" / "bench.sh").is_file():
+        return f"bash ci/bench.sh {_IN_CLONE} (driver ≥ 580 for CUDA 13)"
     return f"pip install '{DISTRIBUTION}[cuda13]' (driver ≥ 580), '[cuda12]' or '[rocm7]'"
+
+
+def with_extra(name: str) -> str:
+    """Return the pip command that installs an extra of gpubench where it runs; in a clone pip finds it installed."""
+    return packages(f"'{DISTRIBUTION}[{name}]'")
+
+
+def packages(requirements: str) -> str:
+    """Return the pip command that installs `requirements`, written for a shell, into the environment of gpubench."""
+    if Path(sys.prefix) == _ROOT / ".venv":
+        return f".venv/bin/pip install {requirements} {_IN_CLONE}"
+    return f"pip install {requirements}"
 
 
 def versions(*distributions: str) -> dict[str, str]:

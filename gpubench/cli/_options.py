@@ -34,13 +34,19 @@ def suite_completions() -> list[str]:
     return [*plugins.names("suites"), "all", "headline"]
 
 
-def case_completions(ctx: typer.Context) -> list[str]:
-    """Return the names and the ids of the cases of the suites on the command line, with which a shell completes one."""
+def case_completions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the words with which a shell completes the id of a case: the suites, then names, and after a `[` the ids.
+
+    Only the ids need a plan, and that imports one suite: all of them take a second."""
+    suite = incomplete.partition("/")[0]
+    if "/" not in incomplete or suite not in plugins.names("suites"):
+        return [f"{name}/" for name in plugins.names("suites")]
+    if "[" not in incomplete:
+        return [f"{suite}/{name}" for name in planning.load_suite(suite).definitions]
     given = ctx.params
     tier, facts = TierName(given.get("tier") or TierName.QUICK), inventory.facts()
-    planned = planning.make(facts, settings(facts, given.get("suites"), given.get("device"), False, tier, None, None))
-    ids = dict.fromkeys(job.case.id for job in planned.jobs)
-    return [*dict.fromkeys(case_id.partition("[")[0] for case_id in ids), *ids]
+    planned = planning.make(facts, settings(facts, [suite], given.get("device"), False, tier, None, None))
+    return list(dict.fromkeys(job.case.id for job in planned.jobs))
 
 
 Suites = Annotated[

@@ -43,6 +43,7 @@ def overview(run: model.Run) -> list[Part]:
         parts.append(_key_table(run_overview.values, summary.interval_name, is_grouped=True))
         parts += [_print.plain(note, "dim") for note in notes if note]
     parts.append(_print.plain(run_overview.brief_trust, "bold yellow" if run_overview.doubts else "bold green"))
+    parts += [_print.plain(line, "dim") for line in (run_overview.notes_lead,) if line]
     parts += [_print.plain(f"- {line}") for line in run_overview.notes]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
@@ -123,11 +124,19 @@ def cases(
         of_run = (derived for derived in tables.tables(whole_run) if derived.topic != "phases")
         parts += [part for derived in of_run for part in derived_parts(derived)]
         parts += profile.phases(whole_run, _print.out())
-    notes = [_range_note([row.figure for row in whole_run.rows() if row.figure])]
+    meanings = "; ".join(frame.explained(_columns_of(parts)))
+    notes = [_range_note([row.figure for row in whole_run.rows() if row.figure]), meanings]
     notes += [whole_run.recorded_sources_text] if wide else []
     if not whole_run.replicated and any(row.figure and row.figure.samples > 1 for row in whole_run.rows()):
         notes.insert(0, "± is the 95 % interval within one process; --replicates 3 measures how much processes differ")
     return parts + [part for note in notes if note for part in (Text(""), _print.plain(note, "dim"))]
+
+
+def _columns_of(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the heads of the printed tables, each as one line."""
+    for part in parts:
+        if isinstance(part, Table):
+            yield from (" ".join(str(column.header).split()) for column in part.columns)
 
 
 def derived_parts(derived: table.Table) -> list[Part]:

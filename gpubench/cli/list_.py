@@ -15,6 +15,7 @@ from gpubench.cli._late import late
 
 with late():
     from gpubench import plugins
+    from gpubench.analysis import frame
     from gpubench.measuring import inventory
     from gpubench.measuring import plan as planning
 
@@ -36,8 +37,11 @@ def list_(
     rows = list(_summaries(suites or []))
     if json:
         _print.document([{"suite": name, "summary": summary} for name, summary in rows])
-    else:
-        _print.out().print(_print.table(("suite", "what it measures"), rows))
+        return
+    _print.out().print(_print.table(("suite", "what it measures"), rows))
+    if suites:
+        named = (axis for name in planning.suite_names(suites) for axis in planning.load_suite(name).axis_names())
+        _print.out().print(*(_print.plain(line, "dim") for line in ("axes", *frame.explained(named))), sep="\n")
 
 
 def _summaries(suites: list[str]) -> Iterator[tuple[str, str]]:

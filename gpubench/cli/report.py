@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +18,11 @@ from gpubench.cli._late import late
 
 with late():
     from gpubench import model, plugins
-    from gpubench.judging import comparison, policy
+    from gpubench.judging import comparison, evidence, policy
     from gpubench.tools import enclosing, rendering
     from gpubench.tools import sharing as rules
     from gpubench.tools import site as sites
+    from gpubench.tools.gating import gate
     from gpubench.tools.history import recording
 
 RunFiles = Annotated[
@@ -75,7 +77,7 @@ def report(
     if len(runs) > 1:
         limit = (lambda _: policy.THRESHOLD_PERCENT / 100) if len(runs) == 2 else None
         names = [comparison.letter(index) for index in range(len(runs))]  # the name of a file may name a person
-        sides = compare.side_by_side(runs, names, lambda named: comparison.beside(named, limit), no_redact)
+        sides = compare.side_by_side(runs, names, lambda named: _beside(named, limit), no_redact)
         for path, form in reports:
             sharing.write(path, form.compare(sides), is_told=True)
         return
@@ -84,6 +86,11 @@ def report(
         encloses = hasattr(form, "enclose")  # a page contains the results themselves
         content = form.enclose(shared, enclosing.enclosure(shared, runs[0])) if encloses else form.render(shared)
         sharing.write(path, content, is_told=True)
+
+
+def _beside(named: Sequence[evidence.Reading], limit: Callable[[str], float] | None) -> comparison.Comparison:
+    gate.refuse_other_methods(named)
+    return comparison.beside(named, limit)
 
 
 def _checked_report(out: Path, name: str | None, runs: list[Path], force: bool) -> rendering.CleanReport:

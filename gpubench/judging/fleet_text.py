@@ -200,7 +200,8 @@ def medians_tables(judgement: FleetJudgement) -> Iterator[MediansTable]:
             medians = {median.place: units.quantity(median.median, case.unit, 4) for median in case.nodes}
             rows.append((case.case, *(medians.get(place, "–") for place in places), units.percent(case.ratio)))
         heads = ("case", *(place.text for place in places), "slowest/fastest")
-        yield MediansTable(f"medians of each {'node' if not places[0].devices else group.kind}", heads, rows)
+        unit = group.kind if places[0].devices else f"node, {group.kind}s"
+        yield MediansTable(f"medians of each {unit}", heads, rows)
 
 
 def missing_node_lines(judgement: FleetJudgement) -> list[str]:

@@ -34,10 +34,15 @@ def overwrite(task: Task, device: OpenDevice) -> None:
 
 
 UNCHECKED = "unchecked"  # the label of a case without a check, or whose check does not notice a corrupted output
-_ELEMENTS = 3  # elements of each output that are corrupted, one at a time, before a check counts as dead
+_ELEMENTS = 3  # elements of each output that are corrupted before a check counts as dead
 _DRAWS = 5  # places that are tried for each, because some outputs or parts of them are not written
 # What a check may raise on a wrong value that it, or a decoder, does not expect.
 _FINDINGS = (WrongAnswer, AssertionError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def _set_bits(element: Any) -> None:
+    """Set every bit of an element, as `poison` does."""
+    element.view(f"i{min(element.itemsize, 8)}").fill(-1)
 
 
 class AnswerChecks:
@@ -61,6 +66,9 @@ class AnswerChecks:
         self._device = device
         self._is_first = True
         self._outputs = [array for stage in task.stages.values() for array in stage.outputs]
+        stages = task.stages.values()
+        written = {tuple(map(id, stage.outputs)) for stage in stages}
+        self._are_alternatives = len(stages) > 1 and len(written) == 1 and () not in written
         self._agree = agree
         self._rng = rng
         self._allowed_s = allowed_s
@@ -99,15 +107,31 @@ class AnswerChecks:
         return dict.fromkeys(stage.inputs for stage in self.task.stages.values() if stage.inputs)
 
     def _takes_corrupted(self) -> bool:
-        """Return whether the check passes with one corrupted element, in up to three places of each output."""
+        """Return whether the check passes with a corrupted element in each output, in three places of each."""
         outputs = [output if output.ndim else output.reshape(1) for output in self._outputs if output.size]
         corrupted = 0
-        for index in [*self._rng.permutation(len(outputs))] * _ELEMENTS:  # some outputs are intermediate results
-            element = self._written_element(outputs[index])
-            corrupted += element is not None
-            if element is not None and self._finds(element):
+        for _ in range(_ELEMENTS):  # all outputs at once: some are intermediate results, and a check may be long
+            elements = [element for output in outputs if (element := self._written_element(output)) is not None]
+            corrupted += len(elements)
+            if elements and self._finds(elements):
                 return False
         return corrupted > 0
+
+    def expect_writes(self, stage: Stage, call: Callable[[], object], calls: int, most_s: float) -> None:
+        """Raise WrongAnswer if one of `calls` calls, within `most_s` seconds, writes no element that has an answer."""
+        start = self._device.now()
+        drawn = (self._written_element(output) for output in stage.outputs if output.ndim and output.size)
+        elements = [element for element in drawn if element is not None]
+        for number in range(calls if elements else 0):
+            for element in elements:
+                _set_bits(element)
+            call()
+            self._device.synchronize()
+            if not any(map(self._is_written, elements)):
+                raise WrongAnswer(f"call {number + 1} of some in a row writes nothing")
+            self._limits.report_progress()
+            if self._device.now() - start > most_s:
+                return
 
     def _written_element(self, output: Any) -> Any | None:
         """Return a random element of an array as an array of one element; None if none of some holds an answer."""
@@ -122,14 +146,16 @@ class AnswerChecks:
         """Return whether the element has another value than `poison` gives."""
         return bool((self._device.to_host(element).view(np.uint8) != 0xFF).any())
 
-    def _finds(self, element: Any) -> bool:
-        """Return whether the check fails while every bit of the element is set, as `poison` does."""
-        kept = element.copy()
-        element.view(f"i{min(element.itemsize, 8)}").fill(-1)
+    def _finds(self, elements: list[Any]) -> bool:
+        """Return whether the check fails while every bit of the elements is set."""
+        kept = [(element, element.copy()) for element in elements]
+        for element in elements:
+            _set_bits(element)
         try:
             return self._refuses()
         finally:
-            element[...] = kept
+            for element, value in kept:
+                element[...] = value
 
     def _refuses(self) -> bool:
         """Return whether the check finds a fault in the outputs as they are."""
@@ -150,7 +176,11 @@ class AnswerChecks:
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         self._limits.calling(self.task.stages.values())
         self.overwrite()
-        for name, stage in self.task.stages.items():
+        for place, (name, stage) in enumerate(self.task.stages.items()):
+            if place and self._are_alternatives:  # the next one would hide the answer of the one before
+                self.check()
+                overwrite(self.task, self._device)
+                self._device.synchronize()
             self._agree(None)
             instead.get(name, stage.call)()
         self._limits.waiting(self.task.stages.values())
@@ -193,12 +223,12 @@ class AnswerChecks:
         return self._call_stages(timed, action)
 
     def _call_stages(self, timed: Stage, action: Callable[[], T]) -> T:
-        """Call every stage that does not check itself, in order, with `action` in place of the call of `timed`."""
+        """Call every stage that does not check itself or write the same outputs, with `action` in place of `timed`."""
         returned: list[T] = []
         for stage in self.task.stages.values():
             if stage is timed:
                 returned.append(action())
-            elif not stage.checked:
+            elif not stage.checked and not self._are_alternatives:
                 stage.call()
         return returned[0]
 

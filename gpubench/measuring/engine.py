@@ -56,6 +56,7 @@ class TimedSeries:
     warmup_s: float = 0.0
     batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
     uncounted_s: float = math.inf  # the least time by which a batch was longer by the host's clock
+    most_uncounted_s: float = -math.inf
     stop: str = ""
     checks: int = 0  # calls of this series whose answers were checked
 
@@ -132,11 +133,14 @@ PARANOID = "paranoid"  # the label of figures whose every batch was checked, beh
 _MOST_VALUES = 500_000  # the most values of a case: a record takes up to 16 MiB, and a number up to 25 bytes
 _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before the timing may take
 _ATTEMPTS = 3  # other work may delay the device once
-_TRIES_OF_PASSES = 6
+_SMALL_GROWTHS, _LARGE_GROWTHS = 5, 12  # tries before two right ones that show that passes are left out
 _MANY_ATTEMPTS = 5  # other programs may delay the processor several times
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
 _GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
+_LEAST_GROWTH, _MOST_GROWTH = 1.5, 3.0  # however much they differ; a call that leaves out work grows by more
+_LEAST_TIMES = 10  # by a clock that runs, this many calls never take exactly the same time
+_CONSTANT = 1e-3  # unless by the engine's clock too they differ by no more than this share of it
 _LEAST_QUARTER, _LEAST_BATCH_S = 2, 5e-5  # calls and seconds beside which the cost of a batch itself is small
 _MOST_OF_QUARTER = 0.75  # the share of a batch's time that shows that a quarter of its calls do the work of all
 _SINGLE_CALLS, _SINGLE_S = 32, 0.01  # the most calls and seconds in which idle calls are looked for one by one
@@ -299,7 +303,11 @@ class Engine:
         return timed
 
     def _check_clock(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if every batch took longer than the device measured and the host needed to queue it."""
+        """Raise Untrustworthy if a call's own clock stands, or if batches take longer than the device says."""
+        is_constant = timed.stage.clock == "self" and len(timed.values) >= _LEAST_TIMES and len({*timed.values}) == 1
+        if self._agree(is_constant and timed.most_uncounted_s - timed.uncounted_s > _CONSTANT * timed.values[0]):
+            message = f"{len(timed.values)} times in a row exactly {units.quantity(timed.values[0], 's')}"
+            raise Untrustworthy("device-clock", f"{timed.label}: {message}: the clock of the call does not run")
         stage, batch_s = timed.stage, timed.calls * min(timed.values, default=math.inf)
         is_counted = stage.clock == "device" and timed.mode in ("hot", "rotated") and stage.lead is nothing
         if self._agree(is_counted and timed.uncounted_s > max(_BEYOND * batch_s, _UNCOUNTED_S)):
@@ -343,22 +351,26 @@ class Engine:
         )
 
     def _check_passes(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the call with twice its passes does not take twice as long, in five tries of six."""
+        """Raise Untrustworthy if the call with twice its passes does not take about twice as long, in many tries."""
         if timed.stage.doubled is None or timed.stage.clock != "device":
             return
         near = timed.values[-_NEIGHBOURS:] or [math.nan]
-        limit = min(_GROWTH, 2 * min(near) / stats.median(near))  # other work only lengthens samples
         launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
-        growths: list[float] = []
-        while len(growths) < _TRIES_OF_PASSES and sum(growth >= limit for growth in growths) < 2:
-            once_s = np.fmin(self._time_batch(timed, timed.calls), min(near))  # slow moments make no growth seem small
+        right, small, large = list[float](), list[float](), list[float]()
+        while len(right) < 2 and len(small) < _SMALL_GROWTHS and len(large) < _LARGE_GROWTHS:
+            single_s = self._time_batch(timed, timed.calls)
+            near += [single_s] if math.isfinite(single_s) else []
+            spread_limit = 2 * min(near) / stats.median(near)  # other work only lengthens samples
+            limit = self._agree(min(_GROWTH, max(_LEAST_GROWTH, spread_limit)))
+            once_s = min(near)  # slow moments make no growth seem small
             twice_s = self._time_batch(timed, timed.calls, timed.stage.doubled)
-            growths.append(self._agree((twice_s - launch_s) / (once_s - launch_s)))
-        small = [growth for growth in growths if growth < limit]
-        if len(small) >= _TRIES_OF_PASSES - 1:
-            message = (
-                f"a call with twice the passes takes {max(small):.2f} times as long, at least {limit:.2f} is expected"
-            )
+            growth = self._agree((twice_s - launch_s) / (once_s - launch_s))
+            is_large = self._agree(twice_s > _MOST_GROWTH * np.fmax(single_s, stats.median(near)))
+            (large if is_large else right if growth >= limit else small).append(growth)
+        if len(right) < 2:
+            growth = min(large) if len(large) == _LARGE_GROWTHS else max(small)
+            message = f"a call with twice the passes takes {growth:.2f} times as long, "
+            message += f"from {limit:.2f} to {_MOST_GROWTH:g} is expected"
             raise Untrustworthy("dropped-passes", f"{timed.label}: {message}: passes are left out")
 
     def _checks_of(self, answers: AnswerChecks, timed: TimedSeries) -> SeriesChecks:
@@ -483,7 +495,9 @@ class Engine:
             timed.count_discard("gate")
             return []
         elapsed_s, queued_s = self._device.now() - start, timing.host if self._device.traits.is_gpu else 0.0
-        timed.uncounted_s = min(timed.uncounted_s, elapsed_s - timed.calls * (sum(timing.device) + queued_s))
+        uncounted_s = elapsed_s - timed.calls * (sum(timing.device) + queued_s)
+        timed.uncounted_s = min(timed.uncounted_s, uncounted_s)
+        timed.most_uncounted_s = max(timed.most_uncounted_s, uncounted_s)
         return [timing]
 
     def _discard(self, reason: str) -> None:

@@ -22,6 +22,7 @@ _LONGER, _MOST_LONGER = 1.2, 1.75  # the least and the largest ratio to the cont
 _CONTROLS = 3  # control calls, whose spread sets the limit between these two
 _OUTLIER = 2.0
 _ATTEMPTS = 5  # a single call may be late by chance, and other programs delay several
+_IN_A_ROW = 64  # calls that must each write an output where some may be idle
 _UNEVEN = 0.5  # the share of the median's time below which a call may have been idle
 
 
@@ -108,10 +109,14 @@ class SeriesChecks:
     def finish(self) -> None:
         """Check after the last sample: as often as checks are missing, but no longer than the budget of the series.
 
-        If some calls are much shorter than others, they may be idle: then up to 30 checks are made."""
+        If some calls are much shorter than others, they may be idle: then each of 64 in a row must write its outputs,
+        and up to 30 checks are made."""
         start = self._device.now()
         if not self._timed.stage.checked and self._agree(self._is_uneven()):
             self._least = _MOST
+            stage, is_rotated = self._timed.stage, self._timed.mode == "rotated"  # turns may write different outputs
+            if self._agree is agree_alone and stage.clock == "device" and not is_rotated:
+                self._answers.expect_writes(stage, self._timed.call, _IN_A_ROW, self._timed.policy.budget_s)
         while not self._timed.stage.checked:
             self._check()
             is_over = self._device.now() - start > self._timed.policy.budget_s
@@ -120,8 +125,9 @@ class SeriesChecks:
             self._time_calls(self._whole(int(self._rng.integers(1, self._timed.calls + 1))))
 
     def _is_uneven(self) -> bool:
-        singly_s = self._timed.values if self._timed.calls == 1 else self._time_singly()
-        return bool(singly_s) and min(singly_s) < _UNEVEN * stats.median(singly_s)
+        """Return whether a sample, or one of some calls in a row, is much shorter than the others."""
+        taken = self._timed.values, self._time_singly() if self._timed.calls > 1 else ()
+        return any(bool(seconds) and min(seconds) < _UNEVEN * stats.median(seconds) for seconds in taken)
 
     def _whole(self, calls: int) -> int:
         """Return the number of calls that are timed in place of `calls`: whole rotations, and whole graphs."""

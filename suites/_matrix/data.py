@@ -79,7 +79,7 @@ class Maker:
         return out
 
     def count_unwritten(self, array: Any, kind: Format) -> int:
-        """Return the number of elements of `array`, in the format `kind`, that are NaN, infinite or still poisoned."""
+        """Return the number of elements of `array`, in the format `kind`, that are NaN (as if poisoned) or infinite."""
         count = self.xp.zeros(1, "uint32")
         self.run(f"unusable_{kind.name}", array.size, array, np.uint64(array.size), count)
         return int(self.to_host(count)[0])
@@ -144,7 +144,8 @@ class Operands:
     def stage(self, call: Callable[[], None], effort: gb.Effort = gb.TIER) -> gb.Stage:
         """Return one product as a stage, judged by its operations."""
         limit, inputs = self.precision.limit, None if self._data == "zeros" else self.redraw  # -0 equals 0
-        return gb.Stage(call, self.work(), "flops", limit, max_calls=64, effort=effort, inputs=inputs)
+        rest: dict[str, Any] = {"effort": effort, "outputs": (self.c,), "inputs": inputs}
+        return gb.Stage(call, self.work(), "flops", limit, max_calls=64, **rest)
 
     def redraw(self) -> None:
         """Fill A with the data of a new seed, so that no call can have kept their answer; negate a constant."""
@@ -153,10 +154,6 @@ class Operands:
             return
         self._seed += 1
         self._make.fill(self.a, self.precision.formats[0], self._seed, self._data)
-
-    def poison(self) -> None:
-        """Fill C with a pattern that is no result, so that the check finds elements that were not written."""
-        self.c.view("uint8").fill(self.precision.formats[2].poison)
 
     def check(self) -> gb.Observation:
         """Compare random rows of C with a product in double precision, and every element in sums of random signs.

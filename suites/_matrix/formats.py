@@ -8,9 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-_POISON_REAL = 0xFF  # this byte, repeated, is NaN in every floating-point format
-_POISON_INTEGER = 0x80  # 0x80808080 is no sum of products of int8; matrix_data.cu uses it too
-
 Activation = Literal["none", "bias", "relu", "gelu"]
 
 
@@ -23,7 +20,6 @@ class Format:
     name: str
     storage: str
     code: int
-    poison: int = _POISON_REAL
 
     @property
     def itemsize(self) -> int:
@@ -46,8 +42,8 @@ FORMATS = {
         Format("float8_e4m3", "uint8", 28),
         Format("float8_e5m2", "uint8", 29),
         Format("float4_e2m1", "uint8", 33),  # a code in a byte; the library reads two from a byte
-        Format("int8", "int8", 3, _POISON_INTEGER),
-        Format("int32", "int32", 10, _POISON_INTEGER),
+        Format("int8", "int8", 3),
+        Format("int32", "int32", 10),
     )
 }
 

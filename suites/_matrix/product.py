@@ -40,4 +40,4 @@ def product(
     by_vendor = vendor(bench, operands.product)
     stage = operands.stage(by_vendor.call, effort)
     every_note = {**by_vendor.notes, **(notes or {}), **operands.notes}
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=every_note)
+    return gb.Task.of(stage, check=operands.check, notes=every_note)

@@ -14,7 +14,7 @@ from gpubench.api import suite as gb
 
 from .formats import FORMATS, Format, MatrixProduct, Precision, Scales, Shape
 
-NEEDS_NVMATH = "needs cuBLASLt through nvmath-python: pip install 'gpubench-suite[cuda13]' (or nvmath-python)"
+NEEDS_NVMATH = f"needs cuBLASLt through nvmath-python: {gb.installation.for_gpu()}"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2", "int8")
@@ -272,7 +272,7 @@ def _mistake(bench: gb.Bench, precision: Precision) -> str:
         from .data import Operands  # which knows this module's products
 
         operands = Operands(bench, precision, Shape(*_TRIED, precision.order))
-        operands.poison()
+        bench.poison(operands.c)
         _hipblaslt(bench, operands.product).call()
         bench.device.synchronize()
         try:

@@ -28,9 +28,7 @@ def library() -> Any:
     """Return CuPy's module of NCCL; raises Unavailable if NCCL is not installed."""
     nccl = importlib.import_module("cupy.cuda.nccl")
     if not nccl.available:
-        raise gb.Unavailable(
-            "NCCL is not installed", "pip install 'gpubench-suite[cuda13]' (nvidia-nccl-cu13), or [cuda12]"
-        )
+        raise gb.Unavailable("NCCL is not installed", gb.installation.for_gpu())
     return nccl
 
 

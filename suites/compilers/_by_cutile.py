@@ -19,7 +19,7 @@ from ._operators import EPSILON, OPERATORS, POINTWISE, Problem, load_kernels
 from ._providers import Built, Outputs
 from ._static import of_code
 
-_INSTALL = "pip install 'gpubench-suite[cutile]'"
+_INSTALL = gb.installation.with_extra("cutile")
 _OLDEST = gb.Architecture.parse("sm_80")  # Ampere, the oldest GPUs that cuTile's assembler knows
 _ELEMENTS = 2048  # elements of a tile of a pointwise chain and of short rows: 16 in each of 128 threads
 _BLOCK_ELEMENTS = 4096  # elements of a longer row that a block holds; a cluster of blocks shares the rest

@@ -21,7 +21,7 @@ from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import ITEM_BYTES, VECTORS, Operator, Problem
 from ._providers import Built, Expression
 
-_INSTALL = "pip install 'gpubench-suite[iree]'"
+_INSTALL = gb.installation.with_extra("iree")
 _HOST_FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
 _HOST_DRIVER = "local-task"  # the host's processor, on all its threads
 # IREE 3.13 has no description of GPUs from sm_90 on; this one claims what its description of sm_89 has, without the

@@ -16,8 +16,8 @@ from ._operators import POINTWISE, Problem, load_kernels
 from ._providers import Built, Outputs
 from ._rows import THREADS, block_reduction
 
-_INSTALL = "pip install 'numba-cuda[cu13]' (or [cu12])"
-_TRIED = "pip install 'numba==0.68.*' 'numba-cuda[cu13]==0.30.*' 'numpy<2.5' (or [cu12])"
+_INSTALL = gb.installation.packages("'numba-cuda[cu13]' (or [cu12])")
+_TRIED = gb.installation.packages("'numba==0.68.*' 'numba-cuda[cu13]==0.30.*' 'numpy<2.5' (or [cu12])")
 
 cuda: Any = None
 doubled: Any = None

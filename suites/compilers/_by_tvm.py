@@ -15,7 +15,7 @@ from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import Problem
 from ._providers import Built
 
-_INSTALL = "pip install 'gpubench-suite[tvm]'"
+_INSTALL = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)

@@ -15,7 +15,7 @@ from ._images import ConvolutionProblem
 from ._operators import EPSILON, Problem
 from ._providers import Built, Expression, Outputs, Varied
 
-_INSTALL_JAX = "pip install 'gpubench-suite[jax]'"
+_INSTALL_JAX = gb.installation.with_extra("jax")
 
 
 def build_numpy(_bench: gb.Bench, problem: Problem) -> Built:

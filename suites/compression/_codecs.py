@@ -183,7 +183,7 @@ def imported(name: str, extra: str = "host") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise gb.Skip(f"needs {name} ({error}): pip install 'gpubench-suite[{extra}]'") from error
+        raise gb.Skip(f"needs {name} ({error}): {gb.installation.with_extra(extra)}") from error
 
 
 ON_HOST: Mapping[str, Callable[[], HostCodec]] = {

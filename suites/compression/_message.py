@@ -5,6 +5,8 @@ begun until the last one is restored or, for a message that is only written, del
 compared, bit for bit. A block is cut into chunks, which a codec compresses independently. A packed block is a table of
 the offsets and the sizes of its chunks, and the chunks in whole lines behind it; a GPU packs them by a kernel."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 import time
@@ -19,10 +21,13 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from ._codecs import Batch, DeviceChunks, address, chunks_of, cores, current_stream
+from . import _codecs
+from ._corpora import corpus_of
+from ._roundtrip import CHUNK_BYTES
 
 Schedule = Literal["a thread per slot", "one thread", "a thread per part"]
 Timed = Literal["sender", "receiver", "both"]  # the sides that the timed section contains
+_MEMORIES = 6  # memory as a multiple of the message: source, target, comparison, stored blocks, buffers
 _MAX_PARTS = 3  # most parts of one chain
 _DEFAULT_KIND = 4  # cudaMemcpyDefault: the addresses determine the direction; HIP's has the same value
 _LINE_BYTES = 16  # as LINE in compress.cu
@@ -45,6 +50,17 @@ class Message:
     chunk_bytes: int
     description: str = ""
     rooms: Sequence[Any] = ()  # buffers for the packed blocks of the slots, or else each coder has its own
+
+    @classmethod
+    def drawn(cls, bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
+        """Return a message of `size_bytes` of a corpus, or fewer of a user's file, in memory of the bench's device.
+
+        Raises Skip if the codec is unavailable."""
+        source = corpus_of(bench, corpus, size_bytes)
+        opened = _codecs.open_codec(bench, codec, source.dtype)
+        bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
+        target = bench.xp.empty(source.total, bench.xp.uint8)
+        return cls(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
 
     @property
     def spans(self) -> list[slice]:
@@ -172,11 +188,11 @@ class HostBlocks(Coder):
         self._compressors = [message.codec.squeeze() for _ in range(slots.depth)]
 
     def encode(self, block: InFlight) -> Any:
-        chunks = chunks_of(self.blocks[block.index], self.message.chunk_bytes)
+        chunks = _codecs.chunks_of(self.blocks[block.index], self.message.chunk_bytes)
         return pack(self.rooms[block.slot], list(map(self._compressors[block.slot], chunks)))
 
     def decode(self, block: InFlight, packed: Any) -> None:
-        arrived, targets = memoryview(packed), chunks_of(self.blocks[block.index], self.message.chunk_bytes)
+        arrived, targets = memoryview(packed), _codecs.chunks_of(self.blocks[block.index], self.message.chunk_bytes)
         for target, (offset, size) in zip(targets, read_table(packed, len(targets)), strict=True):
             target[:] = self.message.codec.decompress_one(arrived[offset : offset + size], len(target))
         if self.upload:
@@ -198,14 +214,14 @@ class GpuBlocks(Coder):
         self.rooms = message.rooms or [xp.empty(message.max_packed_bytes, xp.uint8) for _ in range(slots.depth)]
         self.waits, most_bytes = codec.waits, codec.max_output_bytes(message.chunk_bytes)
         scratch_bytes = max(codec.temp_bytes(message.max_chunks, message.chunk_bytes).values())
-        self._chunks = [DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
+        self._chunks = [_codecs.DeviceChunks.side_by_side(xp, part, message.chunk_bytes) for part in self.blocks]
         self._scratch = [xp.empty(scratch_bytes, xp.uint8) for _ in range(slots.depth)]
         self._packed_sizes = bench.device.pinned(_WORD_BYTES * slots.depth).view(np.uint64)
         names = ("place", "pack", "unpack")
         self._place, self._pack, self._unpack = (bench.kernel("compress.cu", name) for name in names)
-        self._compressed = functools.cache(lambda _: DeviceChunks.room(xp, message.max_chunks, most_bytes))
+        self._compressed = functools.cache(lambda _: _codecs.DeviceChunks.room(xp, message.max_chunks, most_bytes))
         self._calls: dict[InFlight, Any] = {}
-        self._done: list[Batch] = []  # the batches of this message
+        self._done: list[_codecs.Batch] = []  # the batches of this message
 
     def queue(self, block: InFlight) -> None:
         """Queue compressing and packing a block on the current stream, which must be its slot's stream."""
@@ -215,9 +231,9 @@ class GpuBlocks(Coder):
     def _packing(self, block: InFlight) -> tuple[Callable[[], object], ...]:
         chunks, room, count = self._chunks[block.index], self.rooms[block.slot], len(self._chunks[block.index].sizes)
         outputs = self._compressed(block.slot)  # before they are packed
-        target = DeviceChunks(outputs.memory, outputs.stride, outputs.sizes[:count], outputs.pointers[:count])
+        target = _codecs.DeviceChunks(outputs.memory, outputs.stride, outputs.sizes[:count], outputs.pointers[:count])
         message, scratch = self.message, self._scratch[block.slot]
-        batch = Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
+        batch = _codecs.Batch(message.codec, chunks, target, scratch, message.chunk_bytes)
         total = np.uint64(self._packed_sizes[block.slot :].ctypes.data)  # with unified addressing the device's too
         pack_args = (target.memory, np.uint64(target.stride), np.uint32(count), room)
         place = partial(self._place, (1,), (_THREADS,), (target.sizes, np.uint32(count), room, total))
@@ -234,12 +250,12 @@ class GpuBlocks(Coder):
         batch()
         self._done.append(batch)
 
-    def _unpacking(self, block: InFlight) -> tuple[Batch, tuple[int], tuple[Any, ...]]:
+    def _unpacking(self, block: InFlight) -> tuple[_codecs.Batch, tuple[int], tuple[Any, ...]]:
         chunks, xp = self._chunks[block.index], self.message.codec.bench.xp
         count = len(chunks.sizes)
         sizes, pointers = xp.zeros(count, xp.uint64), xp.zeros(count, xp.uint64)
-        arrived = DeviceChunks(self.rooms[block.slot], 0, sizes, pointers)
-        batch = Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
+        arrived = _codecs.DeviceChunks(self.rooms[block.slot], 0, sizes, pointers)
+        batch = _codecs.Batch(self.message.codec, arrived, chunks, self._scratch[block.slot])
         return batch, (-(-count // _THREADS),), (np.uint32(count), sizes, pointers)
 
     def reset(self) -> None:
@@ -326,8 +342,8 @@ def queue_copy(bench: gb.Bench, target: Any, source: Any) -> Any:
     gb.expect(source.size <= target.size, f"a block grew to {source.size} bytes; its buffer holds {target.size}")
     part = target[: source.size]
     if bench.traits.is_gpu:
-        ends = address(part), address(source), source.size
-        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, current_stream(bench.xp))
+        ends = _codecs.address(part), _codecs.address(source), source.size
+        bench.xp.cuda.runtime.memcpyAsync(*ends, _DEFAULT_KIND, _codecs.current_stream(bench.xp))
     else:
         np.copyto(part, source)
     return part
@@ -406,7 +422,7 @@ class Stored(Link):
     """Copies of the packed blocks of a message, in the memory of the device."""
 
     def __init__(self) -> None:
-        self.blocks: list[Any] = []
+        self.blocks = list[Any]()
 
     def send(self, _: InFlight, packed: Any) -> None:
         self.blocks.append(packed.copy())
@@ -418,33 +434,40 @@ class Stored(Link):
 class Transfers:
     """The ways in which a case sends its message: compressed and raw over a link, and each side alone.
 
-    `make` returns a new link for the given blocks, with True if they are compressed, and with False for raw ones."""
+    `packed` are the compressed blocks, and `raw` the blocks that travel as they are."""
 
-    def __init__(self, message: Message, depth: int, make: Callable[..., Link], rank: int = -1) -> None:
+    def __init__(self, message: Message, depth: int, rank: int = -1) -> None:
         """Compress the message once, and prepare both sides, or one side of a rank: rank 0 sends, rank 1 receives."""
         # threads are kept from message to message, so that no time includes their start
-        self._threads = ThreadPoolExecutor(max(2 * max(depth, _MAX_PARTS), cores()), thread_name_prefix="pipeline")
-        self._message, self.links, self.ways, stored = message, list[Link](), dict[str, tuple[Any, ...]](), Stored()
+        self._threads = ThreadPoolExecutor(max(2 * depth, 2 * _MAX_PARTS, _codecs.cores()), "pipeline")
+        self._message, self._depth, self._stored = message, depth, Stored()
+        self.links, self.ways = list[Link](), dict[str, tuple[Any, ...]]()
         sending, receiving = Slots(depth, message.codec.bench), Slots(depth, message.codec.bench)
         coder = GpuBlocks if message.codec.bench else HostBlocks
         encoder = coder(message, sending, message.source)
         encoder.reset()
-        self._run(stored, 1, encoder, None)
-        self.sent_bytes = sum(int(block.size) for block in stored.blocks)
+        self._run(self._stored, 1, encoder, None)
+        self.packed = self._stored.blocks
+        self.sent_bytes = sum(int(block.size) for block in self.packed)
         decoder = coder(message, receiving, message.target) if rank != 0 else None
         # to another rank, raw bytes travel fastest in one copy on a GPU, and on the host by the threads of all slots
         is_whole = sending.are_streams and rank >= 0
         uncut = replace(message, block_bytes=message.source.size) if is_whole else message
         sender, receiver = Coder(uncut, sending, message.source), Coder(uncut, receiving, message.target)
-        coded = make(stored.blocks, True), None if rank == 1 else encoder, decoder
-        raw = make(sender.blocks, False), None if rank == 1 else sender, None if rank == 0 else receiver
-        self.add("overlapped", *coded, depth)
-        self.ways["staged"] = (*coded, 1)
-        self.add("raw", *raw, depth)
-        if coded[0].timed != "receiver":
-            self.add("compress", Link(), coded[1], None, depth)
-        if coded[0].timed != "sender":
-            self.add("decompress", stored, None, decoder, depth)
+        self.raw = sender.blocks
+        self._coded = None if rank == 1 else encoder, decoder
+        self._plain = None if rank == 1 else sender, None if rank == 0 else receiver
+
+    def over(self, coded: Link, raw: Link) -> None:
+        """Add every way: with packed blocks over the link `coded`, with raw ones over `raw`, and each side alone."""
+        depth, (encoder, decoder) = self._depth, self._coded
+        self.add("overlapped", coded, encoder, decoder, depth)
+        self.ways["staged"] = (coded, encoder, decoder, 1)
+        self.add("raw", raw, *self._plain, depth)
+        if coded.timed != "receiver":
+            self.add("compress", Link(), encoder, None, depth)
+        if coded.timed != "sender":
+            self.add("decompress", self._stored, None, decoder, depth)
 
     def add(self, name: str, link: Link, encoder: Coder | None, decoder: Coder | None, depth: int) -> None:
         """Add a way of sending the message, with `depth` blocks in flight; if only receiving is timed, send it now."""

@@ -82,6 +82,7 @@ class HostRoundTrip:
 
     def __init__(self, codec: _codecs.HostCodec, source: Any, chunk_bytes: int, threads: int = 1) -> None:
         self.codec, self.source, self.threads, self._chunk_bytes = codec, source, threads, chunk_bytes
+        self._squeeze, self._rng = codec.squeeze, np.random.default_rng(source.size)
         self.total, self.sizes = source.size, _codecs.lengths(source.size, chunk_bytes)
         self._chunks, self._spare = _codecs.chunks_of(source, chunk_bytes), np.empty_like(source)
         self.arrived: list[bytes] | None = None
@@ -102,7 +103,11 @@ class HostRoundTrip:
         self.restored = self.codec.decompress(self.arrived or self.compressed, self.sizes, self.threads)
 
     def check(self) -> gb.Observation:
-        """Compare every restored byte with the buffer, and return its ratio and its compressed bytes."""
+        """Compare every restored byte with the buffer, and return its ratio and its compressed bytes.
+
+        A random chunk must have the bytes that a new compressor of the named codec makes of it."""
+        place = int(self._rng.integers(len(self.sizes)))
+        gb.expect(self.compressed[place] == self._squeeze()(self._chunks[place]), f"chunk {place} is of another codec")
         self.codec.buffers.expect_same(np.frombuffer(b"".join(self.restored), np.uint8), self.source)
         return observed(self.total, self._chunk_bytes, sum(map(len, self.compressed)))
 

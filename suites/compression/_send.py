@@ -1,15 +1,22 @@
-"""Send messages over the links of this machine, and save and load them in files: compressed and raw."""
+"""Send messages over the links of this machine, and save and load them in files: compressed and raw.
+
+The cases come first, then the task of a message by where its receiver is, and then the links in the order of _LINKS."""
 
 import contextlib
 import importlib
 import importlib.util
+import os
 import shutil
+import socket
+import struct
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,17 +25,15 @@ from gpubench.api import suite as gb
 
 from .. import _between, _files
 from .._checks import in_turn
-from . import _codecs, _corpora, _links
-from ._message import HostBlocks, Link, Message, Slots, Staging, Timed, Transfers, queue_copy
-from ._roundtrip import CHUNK_BYTES, MIB
+from . import _codecs, _corpora, _message
+from ._message import Chain, Coder, InFlight, Link, Message, Ring, Schedule, Timed, Transfers
+from ._roundtrip import MIB
 
 topic = gb.Topic()
 
-_DEPTHS = (1, 2, 4, 8)  # pipeline depths
 _SENT_CORPORA = ("ids", "logs", "turbulence", "bf16-weights", "fp8-cache", "random")  # one corpus of every kind
 _COMPARED = {True: ("lz4", "zstd-1"), False: ("lz4", "cascaded")}  # True: codecs on the host
-_MEMORIES = 6  # memory as a multiple of the message: source, target, comparison, stored blocks, buffers
-_SPARE_BYTES = 2**16  # reserve per block, because codecs need not produce the same number of bytes twice
+_SPARE_BYTES = 2**16  # reserve per packed block, because codecs need not produce the same number of bytes twice
 _DISK = 3  # disk space as a multiple of the message: raw, compressed in the worst case, and a reserve
 # limit of a wait for the other rank's part of a message, which it may first have to compress completely
 _PATIENCE_S = 20.0
@@ -38,6 +43,10 @@ _LIMIT_S = 60.0  # for one message, or for the start of both processes and their
 _END_S = 10.0  # time limit for the processes to end by themselves
 # permits mpirun to run as root, as in a container
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+_PAGE_BYTES = 4096
+_NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
+_TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
 
 
 class _Sent(NamedTuple):
@@ -127,7 +136,7 @@ def _axes(file: str = "") -> dict[str, Any]:
         "codec": codecs,
         "size_bytes": lambda target: values(target, "size", MIB),
         "block_bytes": blocks,
-        "flight": lambda target: _DEPTHS if target.tier == "full" else values(target, "depth"),
+        "flight": lambda target: (1, 2, 4, 8) if target.tier == "full" else values(target, "depth"),
     }
 
 
@@ -146,7 +155,7 @@ def send(
     uncompressed bytes. `compress` and `decompress` are the two halves alone. A half that works before or after the
     timed transfer is not measured. Raises Skip if the codec or the link is unavailable."""
     build = {"mpi": over_mpi, "process": between_processes, "peer": between_processes}.get(link, in_this_process)
-    return build(bench, link, message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
+    return build(bench, link, Message.drawn(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
 @topic.case(when=gb.beyond_quick, **_axes("save"))
@@ -155,7 +164,7 @@ def save(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes:
 
     The corpus is repeated to `size_bytes`, in blocks of `block_bytes`, of which `flight` are in flight. The file has no
     name and is gone with the process. Raises Skip if the codec is unavailable, or if no file can be written."""
-    return in_this_process(bench, "save", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
+    return in_this_process(bench, "save", Message.drawn(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
 @topic.case(when=gb.beyond_quick, **_axes("load"))
@@ -164,18 +173,7 @@ def load(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes:
 
     Blocks of `block_bytes` are taken, of which `flight` are in flight. On a GPU the stage `host_codec` decodes the same
     data on the host and copies them to the device. Raises Skip if the codec or the file is unavailable."""
-    return in_this_process(bench, "load", message_of(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
-
-
-def message_of(bench: gb.Bench, corpus: str, codec: str, size_bytes: int, block_bytes: int) -> Message:
-    """Return a message of `size_bytes` of a corpus, in memory of the bench's device, cut into blocks and chunks.
-
-    A user's shorter file has fewer bytes. Raises Skip if the codec is unavailable."""
-    source = _corpora.corpus_of(bench, corpus, size_bytes)
-    opened = _codecs.open_codec(bench, codec, source.dtype)
-    bench.need(_MEMORIES * source.total + _codecs.RESERVE_BYTES)
-    target = bench.xp.empty(source.total, bench.xp.uint8)
-    return Message(source.buffer(bench), target, opened, block_bytes, CHUNK_BYTES, source.description)
+    return in_this_process(bench, "load", Message.drawn(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
 def host_payers(depth: int) -> str:
@@ -198,35 +196,33 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
     Over `d2h` and `save` only the sender is timed, and over `h2d` and `load` only the receiver."""
     is_gpu, total, where = bench.traits.is_gpu, message.source.size, _files.folder_for_files()
     timed: Timed = "sender" if link in ("d2h", "save") else "receiver" if link in ("h2d", "load") else "both"
-
-    def make(blocks: Sequence[Any], _: bool) -> Link:
+    transfers, links = Transfers(message, depth), list[Link]()
+    for blocks, is_packed in ((transfers.packed, True), (transfers.raw, False)):
         if link == "copy":
-            return _links.HostCopy()
-        if link in ("d2h", "h2d"):
+            links.append(HostCopy())
+        elif link in ("d2h", "h2d"):
             most_bytes = max(block.size for block in blocks)
-            return _links.PinnedMemory(bench, len(blocks), most_bytes + most_bytes // 4 + _SPARE_BYTES, timed)
-        made = _links.Loopback() if link == "socket" else _links.FileLink(_DISK * total, where, timed)
-        made.staging = Staging(bench, depth, max(message.max_packed_bytes, message.block_bytes)) if is_gpu else None
-        return made
-
-    transfers = Transfers(message, depth, make)
+            room_bytes = most_bytes + is_packed * (most_bytes // 4 + _SPARE_BYTES)
+            links.append(PinnedMemory(bench, len(blocks), room_bytes, timed))
+        else:
+            links.append(Loopback() if link == "socket" else FileLink(_DISK * total, where, timed))
+            staged_bytes = max(message.max_packed_bytes, message.block_bytes)
+            links[-1].staging = _message.Staging(bench, depth, staged_bytes) if is_gpu else None
+    transfers.over(*links)
     system = _files.file_system(where) or "an unknown file system"
     ends = host_payers(depth) if link == "socket" and not is_gpu else _ENDS[timed]
     notes = {"link": _LINKS[link].description.format(system), "ends": ends}
     if link == "load" and is_gpu and codec in _codecs.FORMATS:  # reads, decodes by the host's cores, and uploads
         by_host = replace(message, source=bench.device.to_host(message.source), codec=_codecs.FORMATS[codec]())
         threads = min(_codecs.cores(), len(message.spans))
-        decoder = HostBlocks(by_host, Slots(threads, bench), bench.device.pinned(total))
+        decoder = _message.HostBlocks(by_host, _message.Slots(threads, bench), bench.device.pinned(total))
         targets = [message.target[span] for span in message.spans]
-        decoder.upload = lambda block, restored: queue_copy(bench, targets[block.index], restored)
-        encoder, file = (
-            HostBlocks(by_host, Slots(threads), by_host.source),
-            _links.FileLink(_DISK * total, where, timed),
-        )
-        transfers.add("host_codec", file, encoder, decoder, threads)
+        decoder.upload = lambda block, restored: _message.queue_copy(bench, targets[block.index], restored)
+        encoder = _message.HostBlocks(by_host, _message.Slots(threads), by_host.source)
+        transfers.add("host_codec", FileLink(_DISK * total, where, timed), encoder, decoder, threads)
         notes["host codec"] = f"{by_host.codec.description}, {threads} threads"
-    transfers.links[0].begin()  # a file is dropped from the page cache now
-    labels = ("page-cached",) if transfers.links[0].is_cached else ()
+    links[0].begin()  # a file is dropped from the page cache now
+    labels = ("page-cached",) if links[0].is_cached else ()
     options = {"close": transfers.close, "labels": labels, "notes": notes}
     return _task(message, transfers.send, list(transfers.ways), transfers.sent_bytes, **options)
 
@@ -249,10 +245,8 @@ def between_processes(bench: gb.Bench, link: str, message: Message, _: str, dept
         bench.device.synchronize()
         message = replace(message, source=own.array[:total], rooms=rooms)
 
-    def make(_: Sequence[Any], is_coded: bool) -> Link:
-        return _links.SharedMemory(bench, wire, shared.array, depth, is_coded)
-
-    transfers = Transfers(message, depth, make, bench.rank)
+    transfers = Transfers(message, depth, bench.rank)
+    transfers.over(*(SharedMemory(bench, wire, shared.array, depth, is_reused) for is_reused in (True, False)))
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -260,7 +254,7 @@ def between_processes(bench: gb.Bench, link: str, message: Message, _: str, dept
 
     def close() -> None:
         transfers.close()
-        _links.hang_up(wire)
+        hang_up(wire)
         wire.close()
         if not own:
             # a failed thread may still use the memory; it is unmapped when the process ends
@@ -281,7 +275,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     Raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip("needs mpi4py and mpirun: pip install mpi4py, and an MPI whose mpirun is on the PATH")
+        raise gb.Skip(f"needs mpi4py and an mpirun on the PATH: {gb.installation.packages('mpi4py')}")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
     helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
     ask = partial(helper.ask, _LIMIT_S, "answer")
@@ -293,6 +287,212 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     notes = {"link": _LINKS[link].description, "ends": host_payers(depth)}
     names = ["overlapped", "staged", "raw", "compress", "decompress"]
     return _task(message, ask, names, sent_bytes, notes=notes, close=close)
+
+
+class HostCopy(Link):
+    """A link that is one copy in host memory, from the encoder's to the decoder's, by the thread that encoded."""
+
+    def chains(self, encoder: Any, decoder: Any) -> list[Chain]:
+        """Return one chain, in which both sides of the link take part."""
+
+        def copying(block: InFlight, _: Ring) -> Iterator[None]:
+            packed, room = encoder.encode(block), decoder.room(block)
+            room[: packed.size] = packed
+            decoder.decode(block, room[: packed.size])
+            yield
+
+        return [Chain(encoder, copying, 1, "a thread per slot")]
+
+
+class PinnedMemory(Link):
+    """Page-locked host memory with a place of `nbytes` for each block, which a GPU's copy engines write and read."""
+
+    def __init__(self, bench: gb.Bench, count: int, nbytes: int, timed: Timed) -> None:
+        self.timed, step = timed, -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+        self._places = bench.device.pinned(max(count * step, 1)).reshape(count, step)
+        self._copy, self._sent = partial(_message.queue_copy, bench), dict[int, Any]()
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        """Queue the copy of the block to its place; raises WrongAnswer if the block is longer than its place."""
+        self._sent[block.index] = self._copy(self._places[block.index], packed)
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        return self._copy(room, self._sent[block.index])
+
+
+class Loopback(Link):
+    """A TCP connection of this machine with itself (127.0.0.1): blocks go in order, each preceded by its length."""
+
+    schedule: Schedule = "a thread per part"
+
+    def __init__(self) -> None:
+        """Open both ends of the connection on a free port."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._sending = socket.create_connection(listener.getsockname())
+            self._receiving, _ = listener.accept()
+        self._sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        tell(self._sending, block.index, 0, packed.size)
+        self._sending.sendall(packed)
+
+    def receive(self, _: InFlight, room: Any) -> Any:
+        *_, size = hear(self._receiving)
+        gb.expect(size <= room.size, f"a block declares {size} bytes; the maximum is {room.size}")
+        return receive_into(self._receiving, room[:size])
+
+    def stop(self) -> None:
+        """End the connection, which releases the threads that wait for bytes."""
+        hang_up(self._sending)
+
+    def close(self) -> None:
+        self._sending.close()
+        self._receiving.close()
+
+
+def tell(connection: socket.socket, index: int = 0, place: int = 0, size: int = 0) -> None:
+    """Announce a block: its index, its offset in shared memory and its size; raises OSError if the other side ended."""
+    connection.sendall(_NOTICE.pack(index, place, size))
+
+
+def hear(connection: socket.socket) -> Any:
+    """Return the three numbers of the next announcement; raises StoppedError as `receive_into`."""
+    return _NOTICE.unpack(receive_into(connection, bytearray(_NOTICE.size)))
+
+
+def receive_into(connection: socket.socket, target: Any) -> Any:
+    """Fill the buffer `target` from a socket, and return it.
+
+    Raises StoppedError if the sender has ended, and TimeoutError if a socket with a timeout brings nothing so long."""
+    missing = memoryview(target)
+    while missing:
+        count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
+        if not count:
+            raise _message.StoppedError("the sender has ended in the middle of a message")
+        missing = missing[count:]
+    return target
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End the connection for both sides; do nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class FileLink(Link):
+    """A link that writes blocks into one file in any order; the message is complete when fsync has returned.
+
+    If the receiver is timed, the file is written once, and each message is read from the disk, not the page cache."""
+
+    schedule: Schedule = "a thread per slot"
+
+    def __init__(self, nbytes: int, where: Path, timed: Timed) -> None:
+        """Create a file without a name; raises Skip if `where` has less than `nbytes` free, or cannot be written."""
+        self._where, self.timed, self._lock = where, timed, threading.Lock()
+        self._end, self._places = 0, dict[int, tuple[int, int]]()  # offset and size in bytes by the block's index
+        self._or_skip(lambda: _files.need_space(nbytes, where))
+        self.descriptor = _files.make_file(np.empty(0, np.uint8), where)
+
+    def begin(self) -> None:
+        """Empty the file, or drop it from the page cache when it is on the disk, as posix_fadvise(2) describes."""
+        if self.timed == "receiver":
+            self._or_skip(lambda: os.fsync(self.descriptor))
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self.is_cached = self._end > 0 and _files.resident_pages(self.descriptor, 1)[0] > 0
+        else:
+            os.ftruncate(self.descriptor, 0)
+            self._end = 0
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        """Write the block behind all blocks that were written before, and let Linux begin to write it to the disk."""
+        with self._lock:
+            place, self._end = self._end, self._end + packed.size
+        self._places[block.index] = (place, packed.size)
+        self._or_skip(lambda: _files.write_all(self.descriptor, packed, place))
+        # starts writing to the disk now; otherwise Linux would start in fsync
+        self._or_skip(lambda: os.posix_fadvise(self.descriptor, place, packed.size, os.POSIX_FADV_DONTNEED))
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        place, size = self._places[block.index]
+        self._or_skip(lambda: _files.read_all(self.descriptor, room[:size], place))
+        return room[:size]
+
+    def _or_skip(self, call: Callable[[], object]) -> None:
+        """Call `call`, a file operation; raises Skip, with a remedy, if it raises OSError."""
+        try:
+            call()
+        except OSError as error:
+            raise _files.unwritable(self._where, error) from error
+
+    def finish(self) -> None:
+        if self.timed == "sender":  # reading leaves nothing to write back
+            self._or_skip(lambda: os.fsync(self.descriptor))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class SharedMemory(Link):
+    """A rank's half of a link through memory that both ranks see, in which the blocks of rank 0 lie.
+
+    Rank 0 announces over the socket `wire` where each block lies, in order, and rank 1 copies it out. If buffers are
+    reused (`is_reused`), it then confirms the slot; raw blocks stay in their places."""
+
+    schedule: Schedule = "a thread per part"
+
+    def __init__(self, bench: gb.Bench, wire: socket.socket, memory: Any, depth: int, is_reused: bool) -> None:
+        self._bench, self._wire, self._memory, self._is_reused = bench, wire, memory, is_reused
+        self._unread, self._answers = set[int](), threading.Lock()  # slots whose blocks rank 1 has not confirmed
+        self._copied = [bench.xp.cuda.Event() for _ in range(depth)] if bench.traits.is_gpu else []
+
+    def meet(self) -> float:
+        """Return the time at which rank 1 requests the message, or at rank 0, when the request has arrived."""
+        if self._bench.rank == 0:
+            hear(self._wire)
+        start = time.perf_counter()
+        if self._bench.rank == 1:
+            tell(self._wire)
+        return start
+
+    def _reserve(self, slot: int) -> None:
+        """Wait until rank 1 has confirmed the block in the buffer of this slot; a free buffer needs no wait."""
+        with self._answers:
+            while slot in self._unread:
+                self._unread.discard(hear(self._wire)[0])
+
+    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
+        self._reserve(block.slot)
+        yield from super().sending(encoder, block, turns)
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        if self._is_reused:
+            self._unread.add(block.slot)
+        tell(self._wire, block.index, _codecs.address(packed) - _codecs.address(self._memory), packed.size)
+
+    def finish(self) -> None:
+        """Wait at rank 0 until rank 1 has confirmed every block."""
+        for slot in list(self._unread):
+            self._reserve(slot)
+
+    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
+        """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
+        room = decoder.room(block)
+        index, place, size = turns.passing(block.slot, hear, self._wire)
+        inside = index == block.index and size <= room.size and place + size <= self._memory.size
+        gb.expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
+        arrived = _message.queue_copy(self._bench, room, self._memory[place : place + size])
+        if self._copied:
+            self._copied[block.slot].record()
+        yield
+        if self._is_reused:
+            if self._copied:
+                self._copied[block.slot].synchronize()
+            with self._answers:
+                tell(self._wire, block.slot)
+        decoder.decode(block, arrived)
+
+    def stop(self) -> None:
+        hang_up(self._wire)
 
 
 class MpiRank:
@@ -308,7 +508,8 @@ class MpiRank:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
         message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
-        self._transfers = Transfers(message, depth, lambda *_: _links.MpiLink(self._mpi), self._world.rank)
+        self._transfers = Transfers(message, depth, self._world.rank)
+        self._transfers.over(MpiLink(self._mpi), MpiLink(self._mpi))
         return self._transfers.sent_bytes
 
     def answer(self, work: str, *args: Any) -> Any:
@@ -329,3 +530,24 @@ class MpiRank:
         if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
             raise gb.WrongAnswer(errors[0])
         return results[work != "compress"]
+
+
+class MpiLink(Link):
+    """A link of MPI from rank 0 to rank 1, over which blocks go in order."""
+
+    schedule: Schedule = "a thread per part"
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+
+    def meet(self) -> float:
+        self._mpi.COMM_WORLD.Barrier()
+        return time.perf_counter()
+
+    def send(self, block: InFlight, packed: Any) -> None:
+        self._mpi.COMM_WORLD.Send([packed, self._mpi.BYTE], 1, block.index % _TAGS)
+
+    def receive(self, block: InFlight, room: Any) -> Any:
+        status = self._mpi.Status()
+        self._mpi.COMM_WORLD.Recv([room, self._mpi.BYTE], 0, block.index % _TAGS, status)
+        return room[: status.Get_count(self._mpi.BYTE)]

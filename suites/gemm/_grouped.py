@@ -78,7 +78,7 @@ def grouped(bench: gb.Bench, experts: int, tokens: int, skew: float) -> gb.Task:
         _PARALLEL: products.stage(replayed(bench, products.by_streams()), layout.active),
     }
     notes = {"model": MODELS[_MODEL].source, **products.notes}
-    return gb.Task(stages, products.check, products.poison, notes=notes)
+    return gb.Task(stages, products.check, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,8 @@ class GroupedProducts:
         work = self._layout.work(self.n, self.k, self.precision.formats[0].itemsize)
         probe = share_of_dense(self._bench, call, self._dense) if is_compared else None
         most = max(1, min(64, _QUEUED // launches))
-        limit, inputs = self.precision.limit, self._redraw
-        return gb.Stage(call, work, "flops", limit, max_calls=most, effort=gb.POINT, probe=probe, inputs=inputs)
+        rest: dict[str, Any] = {"effort": gb.POINT, "probe": probe, "outputs": (self.y,), "inputs": self._redraw}
+        return gb.Stage(call, work, "flops", self.precision.limit, max_calls=most, **rest)
 
     def _experts(self) -> list[ExpertOperands]:
         return [ExpertOperands(self, *part) for part in self._layout.parts]
@@ -226,10 +226,6 @@ class GroupedProducts:
         queued = GroupedCall(self._bench, self.precision, self._experts())
         self.notes |= queued.notes
         return queued
-
-    def poison(self) -> None:
-        """Fill the results with a pattern that is no result."""
-        self.y.view("uint8").fill(self.precision.formats[2].poison)
 
     def check(self) -> gb.Observation:
         """Compare rows of every expert, and every element of three experts, with products in double precision.

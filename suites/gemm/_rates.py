@@ -119,7 +119,7 @@ def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
     effort, work = gb.Effort.sustained(_BURSTS_S), operands.work(_BURST)
     stage = replace(operands.stage(products, effort), work=work, max_calls=1, rest_s=_REST_S)
     notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, notes=notes)
 
 
 @topic.case(dtype=FAST, n=gb.points((), full=(8192,)), when=on_nvidia)
@@ -150,6 +150,6 @@ def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> g
     copies = copies_of(bench, operands.b)
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
     calls = [by_vendor.call for by_vendor in products]
-    stage = rotated(calls, shape.moved(precision), shape.flops, inputs=operands.redraw)
+    stage = rotated(calls, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, notes=notes)

@@ -218,4 +218,4 @@ def scaled(bench: gb.Bench, format: str, n: int) -> gb.Task:  # noqa: A002 - the
     stage = replace(operands.stage(proposals[0].call, gb.POINT), probe=probe)
     modes = " and ".join(operands.scales.modes)
     notes = {**proposals[0].notes, "scales of A and B": modes, **operands.notes}
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, notes=notes)

@@ -100,7 +100,7 @@ def epilogue(bench: gb.Bench, activation: Activation, n: int, dtype: str) -> gb.
     by_vendor = vendor(bench, replace(operands.product, bias=bias, activation=activation))
     notes = {**by_vendor.notes, "epilogue": activation, **operands.notes}
     stage = operands.stage(by_vendor.call, gb.POINT)
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes=notes)
+    return gb.Task.of(stage, check=operands.check, notes=notes)
 
 
 @topic.case(m=_SIDES, n=_SIDES, k=(1024, 8192), when=on_nvidia)
@@ -129,4 +129,4 @@ def ranked(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
     stages = {name: operands.stage(proposal.call) for name, proposal in proposals.items()}
     algorithms = {name: proposal.notes["algorithm"] for name, proposal in proposals.items()}
     notes = {**proposals["proposal1"].notes, **algorithms}
-    return gb.Task(stages, operands.check, operands.poison, notes=notes)
+    return gb.Task(stages, operands.check, notes=notes)

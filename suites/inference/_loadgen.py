@@ -155,7 +155,7 @@ def loadgen(bench: gb.Bench, scenario: str, model: str, weights: str, batch: int
     try:
         library = importlib.import_module("mlperf_loadgen")
     except ImportError as error:
-        raise gb.Unavailable("LoadGen is not installed", "pip install 'gpubench-suite[loadgen]'") from error
+        raise gb.Unavailable("LoadGen is not installed", gb.installation.with_extra("loadgen")) from error
     return session_task(
         bench, library, scenario, batch, _steps.decode_step(bench, MODELS[model], weights, batch, context)
     )

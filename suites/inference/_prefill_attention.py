@@ -98,6 +98,8 @@ class Unfused:
 
     The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own."""
 
+    library = "two batched products of the vendor's library, softmax of chain.cu"
+
     def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
         self._scores = bench.xp.empty(shape.scores, "uint16")
@@ -180,46 +182,61 @@ class Provider:
     library: str  # the library and its version
 
 
-def _unfused(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of two batched products of the vendor's library with a softmax between them."""
-    unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
-    library = "two batched products of the vendor's library, softmax of chain.cu"
-    poison = partial(bench.poison, out, *unfused.outputs)
-    return Provider(in_turn(*unfused.calls(prompt, out)), poison, lambda: out, library)
+class Flash:
+    """Our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
+
+    outputs: tuple[Any, ...] = ()
+
+    def __init__(self, bench: gb.Bench, shape: PromptShape) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
+        triton, xp = _triton.imported(), bench.xp
+        globals()["tl"] = triton.language
+        constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
+        types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
+        types |= dict.fromkeys(("tokens", "heads", "group"), "i32") | dict.fromkeys(constants, "constexpr")
+        aligned = {(place,): [["tt.divisibility", 16]] for place in range(4)}
+        source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
+        number = gb.Architecture.parse(bench.traits.arch).capability
+        target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
+        compiled = triton.compile(source, target=target, options={"num_warps": _WARPS, "num_stages": _STAGES})
+        self._shape, self._shared_bytes = shape, compiled.metadata.shared
+        if self._shared_bytes > bench.traits.max_shared_bytes:
+            raise gb.Skip(f"the kernel needs {self._shared_bytes} bytes of shared memory in a block")
+        module = xp.cuda.function.Module()
+        module.load(compiled.asm["cubin"])
+        self._kernel = module.get_function(compiled.metadata.name)
+        xp.cuda.driver.funcSetAttribute(self._kernel.ptr, _SHARED_BYTES, self._shared_bytes)
+        blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
+        self.library = f"our kernel in Triton {triton.__version__}: {blocks}"
+
+    def calls(self, prompt: Prompt, out: Any) -> list[Call]:
+        """Return the launch that writes the attention of `prompt` to `out`, flat (token, head, dim)."""
+        shape = self._shape
+        numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
+        # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
+        args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, np.uint64(0), np.uint64(0))
+        grid, block = (-(-shape.tokens // _ROWS), shape.heads), (32 * _WARPS,)
+        return [partial(self._kernel, grid, block, args, shared_mem=self._shared_bytes)]
 
 
-def _flash(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
-    if bench.traits.vendor != "nvidia":
-        raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
-    triton, xp = _triton.imported(), bench.xp
-    globals()["tl"] = triton.language
-    constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
-    types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
-    types |= dict.fromkeys(("tokens", "heads", "group"), "i32") | dict.fromkeys(constants, "constexpr")
-    aligned = {(place,): [["tt.divisibility", 16]] for place in range(4)}
-    source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
-    number = gb.Architecture.parse(bench.traits.arch).capability
-    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": _WARPS, "num_stages": _STAGES})
-    shared_bytes = compiled.metadata.shared
-    if shared_bytes > bench.traits.max_shared_bytes:
-        raise gb.Skip(f"the kernel needs {shared_bytes} bytes of shared memory in a block")
-    module = xp.cuda.function.Module()
-    module.load(compiled.asm["cubin"])
-    kernel = module.get_function(compiled.metadata.name)
-    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, shared_bytes)
-    out = xp.empty(shape.size, "uint16")
-    numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
-    # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
-    scratch = np.uint64(0), np.uint64(0)
-    args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
-    grid, block = (-(-shape.tokens // _ROWS), shape.heads), (32 * _WARPS,)
-    launch = partial(kernel, grid, block, args, shared_mem=shared_bytes)
-    blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
-    return Provider(
-        launch, partial(bench.poison, out), lambda: out, f"our kernel in Triton {triton.__version__}: {blocks}"
-    )
+def fastest(bench: gb.Bench, shape: PromptShape, workspace: Any) -> Flash | Unfused:
+    """Return the fastest attention of a prompt that needs no other process: Flash where Triton is, else Unfused."""
+    try:
+        return Flash(bench, shape)
+    except (gb.Skip, gb.Unavailable):
+        return Unfused(bench, shape, workspace)
+
+
+def _own(of: Callable[[gb.Bench, PromptShape], Flash | Unfused]) -> Callable[[gb.Bench, PromptShape, Prompt], Provider]:
+    """Return the provider of an attention of ours."""
+
+    def build(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+        attention, out = of(bench, shape), bench.xp.empty(shape.size, "uint16")
+        poison = partial(bench.poison, out, *attention.outputs)
+        return Provider(in_turn(*attention.calls(prompt, out)), poison, lambda: out, attention.library)
+
+    return build
 
 
 def _torch_attention(bench: gb.Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> Provider:
@@ -265,8 +282,8 @@ def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 
 PROVIDERS: Mapping[str, Callable[[gb.Bench, PromptShape, Prompt], Provider]] = {
-    "unfused": _unfused,
-    "triton": _flash,
+    "unfused": _own(Unfused),
+    "triton": _own(Flash),
     "torch": _torch_attention,
     "cudnn": _cudnn,
 }

@@ -7,17 +7,7 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-from .._between import (
-    devices_of,
-    expect_pattern,
-    fill_pattern,
-    labels,
-    need_shared_gpu,
-    notes,
-    paths,
-    rank_counts,
-    ranks_of,
-)
+from .. import _between
 
 _GPU_KINDS = ("raw", "block", "pool", "virtual")
 _HOST_KINDS = ("memfd", "file")
@@ -69,7 +59,7 @@ def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
 def filled(bench: gb.Bench, memory: gb.SharedMemory, nbytes: int, seed: int) -> gb.SharedBuffer:
     """Return `nbytes` of new memory of this process and of the kind of `memory`, filled with the pattern of `seed`."""
     buffer = memory.allocate(nbytes)
-    fill_pattern(bench, buffer.array, seed)
+    _between.fill_pattern(bench, buffer.array, seed)
     bench.device.synchronize()
     return buffer
 
@@ -79,7 +69,7 @@ def _expect_shown(bench: gb.Bench, buffer: gb.SharedBuffer, seed: int) -> None:
     local = bench.xp.empty_like(buffer.array)
     bench.device.copy(local, buffer.array)
     bench.device.synchronize()
-    expect_pattern(bench, local, seed, "seen through the mapping")
+    _between.expect_pattern(bench, local, seed, "seen through the mapping")
 
 
 def self_timed(call: Callable[[], float], items: int = 1) -> gb.Stage:
@@ -146,12 +136,12 @@ def export(bench: gb.Bench, kind: str, size_bytes: int) -> gb.Task:
     return gb.Task.of(self_timed(exporting), check=check, release=buffer.close, notes={"kind": kind})
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, kind=_kinds, size_bytes=_sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, kind=_kinds, size_bytes=_sizes)
 def mapping(bench: gb.Bench, path: str, kind: str, size_bytes: int) -> gb.Task:
     """Seconds to open a handle of memory of one kind, and to close it again (series `close`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     bench.need(_ROOM * size_bytes)
     memory = bench.device.shared_memory(kind)
     if bench.rank == 0:
@@ -169,8 +159,8 @@ def mapping(bench: gb.Bench, path: str, kind: str, size_bytes: int) -> gb.Task:
         OpenCloseCycle(lambda: [memory.open(handle, size_bytes)]).stage(),
         check=check,
         close=handle.close,
-        notes={**notes(bench, path), "kind": kind},
-        labels=labels(bench, path),
+        notes={**_between.notes(bench, path), "kind": kind},
+        labels=_between.labels(bench, path),
     )
 
 
@@ -202,15 +192,15 @@ class ManyHandles:
 
 @topic.case(
     ranks=2,
-    devices=devices_of,
-    path=paths,
+    devices=_between.devices_of,
+    path=_between.paths,
     count=gb.points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
 )
 def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
     """Seconds per handle to open `count` handles that all stay open, and to close each (series `close`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     bench.need(2 * count * EACH_BYTES)
     memory = bench.device.shared_memory("memfd" if not bench.traits.is_gpu else "raw")
     if bench.rank == 0:
@@ -222,15 +212,15 @@ def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
         OpenCloseCycle(handles.opened, count).stage(),
         check=handles.check,
         close=handles.close,
-        notes=notes(bench, path),
-        labels=labels(bench, path),
+        notes=_between.notes(bench, path),
+        labels=_between.labels(bench, path),
     )
 
 
-@topic.case(ranks=ranks_of, devices=ranks_of, when=gb.on_gpu, of=rank_counts)
+@topic.case(ranks=_between.ranks_of, devices=_between.ranks_of, when=gb.on_gpu, of=_between.rank_counts)
 def mesh(bench: gb.Bench, of: int) -> gb.Task:
     """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     memory = bench.device.shared_memory("raw")
     own_buffer = filled(bench, memory, EACH_BYTES, bench.seed + bench.rank)
     data = bench.exchange(memory.export(own_buffer).data)
@@ -249,12 +239,12 @@ def mesh(bench: gb.Bench, of: int) -> gb.Task:
     return gb.Task.of(stage, check=check, release=own_buffer.close, notes=devices)
 
 
-@topic.case(ranks=2, devices=devices_of, when=gb.on_gpu, path=paths)
+@topic.case(ranks=2, devices=_between.devices_of, when=gb.on_gpu, path=_between.paths)
 def event(bench: gb.Bench, path: str) -> gb.Task:
     """Seconds to open the handle of an event, to close it (series `close`) and to make it (stage `export`).
 
     `path` is `same` if both processes use one device, or `peer` for two GPUs."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     if bench.rank == 0:
         exported_event = bench.device.shared_event()
         exported_event.record()
@@ -273,4 +263,6 @@ def event(bench: gb.Bench, path: str) -> gb.Task:
         opened.close()
 
     stages = {"": OpenCloseCycle(lambda: [bench.device.shared_event(handle)]).stage(), "export": self_timed(exporting)}
-    return gb.Task(stages, check, close=own_event.close, notes=notes(bench, path), labels=labels(bench, path))
+    return gb.Task(
+        stages, check, close=own_event.close, notes=_between.notes(bench, path), labels=_between.labels(bench, path)
+    )

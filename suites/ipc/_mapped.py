@@ -8,19 +8,7 @@ from typing import Any
 
 from gpubench.api import suite as gb
 
-from .._between import (
-    POISON,
-    devices_of,
-    expect_pattern,
-    fill_pattern,
-    fitting,
-    labels,
-    need_shared_gpu,
-    notes,
-    open_shared,
-    paths,
-    sizes,
-)
+from .. import _between
 from .._copies import ARRAYS, Call, call_of, reads
 from .._link import FIRST, LIMIT, ONE_WAY, STEADY, link_of
 
@@ -51,13 +39,13 @@ def _first_sizes(target: gb.Target) -> Any:
 
 def _pull_sizes(target: gb.Target) -> Any:
     """Return the axis of sizes in bytes for `pull`: `sizes`, but on the host `quick` also has 256 MiB, the headline."""
-    common = sizes(target)
+    common = _between.sizes(target)
     if not target.is_host:
         return common
-    return gb.points(fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
+    return gb.points(_between.fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_open_sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_open_sizes)
 def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
 
@@ -66,10 +54,12 @@ def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
         return owner(bench, size_bytes)
     partner = Partner(bench, path, "pull", size_bytes)
     stage = gb.Stage(partner.opening_seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
-    return gb.Task.of(stage, check=partner.check_mapping, notes=notes(bench, path), labels=labels(bench, path))
+    return gb.Task.of(
+        stage, check=partner.check_mapping, notes=_between.notes(bench, path), labels=_between.labels(bench, path)
+    )
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_touched_sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_touched_sizes)
 def first_touch(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the first copy out of another process's memory through a fresh mapping, by the host's clock.
 
@@ -78,7 +68,9 @@ def first_touch(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     return _first(bench, path, "pull", size_bytes)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, way=("push", "load", "store"), size_bytes=_first_sizes)
+@topic.case(
+    ranks=2, devices=_between.devices_of, path=_between.paths, way=("push", "load", "store"), size_bytes=_first_sizes
+)
 def first_use(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the first copy through a fresh mapping, as in `first_touch`, by another way: payload.
 
@@ -96,7 +88,7 @@ def _first(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     return partner.task(stage, FIRST)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=_pull_sizes, headline={})
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_pull_sizes, headline={})
 def pull(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies out of the other process's memory through a mapping that stays open: payload.
 
@@ -104,7 +96,7 @@ def pull(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     return _steady(bench, path, "pull", size_bytes)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_between.sizes)
 def push(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies into the other process's memory through a mapping that stays open: payload.
 
@@ -112,7 +104,7 @@ def push(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     return _steady(bench, path, "push", size_bytes)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_between.sizes)
 def load(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a kernel, or on the host of all threads, that loads from the other process's memory: payload.
 
@@ -120,7 +112,7 @@ def load(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     return _steady(bench, path, "load", size_bytes)
 
 
-@topic.case(ranks=2, devices=devices_of, path=paths, size_bytes=sizes)
+@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_between.sizes)
 def store(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a kernel, or on the host of all threads, that stores to the other process's memory: payload.
 
@@ -138,7 +130,7 @@ def _steady(bench: gb.Bench, path: str, way: str, size_bytes: int) -> gb.Task:
     return partner.task(gb.Stage(partner.keep(), gb.Work(payload=size_bytes), "payload", limit, effort=effort))
 
 
-@topic.case(devices=devices_of, path=paths, size_bytes=sizes)
+@topic.case(devices=_between.devices_of, path=_between.paths, size_bytes=_between.sizes)
 def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the same copy as in `pull`, within one process and without a handle, for comparison: payload.
 
@@ -147,11 +139,11 @@ def plain(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     xp = bench.xp
     near = xp.empty(size_bytes, xp.uint8)
     far = bench.device.peer_memory(bench.devices[1], size_bytes) if path == "peer" else xp.empty(size_bytes, xp.uint8)
-    sent = fill_pattern(bench, far, bench.seed)
+    sent = _between.fill_pattern(bench, far, bench.seed)
     bench.device.synchronize()
 
     def check() -> None:
-        expect_pattern(bench, near, sent.seed, "copied in one process")
+        _between.expect_pattern(bench, near, sent.seed, "copied in one process")
 
     limit = LIMIT if path == "peer" else ""
     call, work, inputs = partial(bench.device.copy, near, far), gb.Work(payload=size_bytes), partial(sent.redraw, far)
@@ -165,9 +157,9 @@ def owner(bench: gb.Bench, nbytes: int) -> gb.Task:
     """Return the task of rank 0, which shares a new allocation of `nbytes` until rank 1 has finished.
 
     The allocation holds the pattern of the bench's seed. Rank 1 must create a Partner at the same time."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     buffer = bench.device.share(nbytes)
-    fill_pattern(bench, buffer.array, bench.seed)
+    _between.fill_pattern(bench, buffer.array, bench.seed)
     bench.device.synchronize()
     bench.exchange(buffer.handle)
     return gb.Task.idle(buffer.close)
@@ -183,7 +175,7 @@ class Partner:
     `way` is `pull`, `push`, `load` or `store`; `path` is `same` (both ranks on one device) or `peer`."""
 
     def __init__(self, bench: gb.Bench, path: str, way: str, nbytes: int) -> None:
-        need_shared_gpu(bench)
+        _between.need_shared_gpu(bench)
         bench.need(ARRAYS * nbytes)
         self._bench = bench
         self._path = path
@@ -200,7 +192,7 @@ class Partner:
         self._kept_copy: Call = _no_copy
 
     def _open(self) -> gb.SharedBuffer:
-        return open_shared(self._bench, self._handle, self._nbytes)
+        return _between.open_shared(self._bench, self._handle, self._nbytes)
 
     def _copy_through(self, shared: gb.SharedBuffer) -> Call:
         return call_of(self._bench, self._way, self._local, shared.array)
@@ -235,7 +227,7 @@ class Partner:
 
     def poison(self) -> None:
         """Overwrite the target of the copy."""
-        self._use(self._writes, lambda array: array.fill(POISON))
+        self._use(self._writes, lambda array: array.fill(_between.POISON))
 
     def redraw(self) -> None:
         """Put other words into the source of the copy; a second call restores the first ones."""
@@ -246,7 +238,7 @@ class Partner:
 
         On a GPU a kernel reads written memory back, so that the copy under test does not check itself."""
         label = "written through the handle" if self._writes else "read through the handle"
-        self._use(self._writes, lambda array: expect_pattern(self._bench, array, self._sent.seed, label))
+        self._use(self._writes, lambda array: _between.expect_pattern(self._bench, array, self._sent.seed, label))
 
     def check_mapping(self) -> None:
         """Copy once through a fresh mapping; raise WrongAnswer if a byte is not the other process's."""
@@ -281,6 +273,6 @@ class Partner:
             check=self.check,
             poison=self.poison,
             close=self.close,
-            notes={**notes(self._bench, self._path), **tags},
-            labels=labels(self._bench, self._path),
+            notes={**_between.notes(self._bench, self._path), **tags},
+            labels=_between.labels(self._bench, self._path),
         )

@@ -7,15 +7,7 @@ import time
 
 from gpubench.api import suite as gb
 
-from .._between import (
-    devices_of,
-    expect_pattern,
-    labels,
-    need_shared_gpu,
-    notes,
-    paths,
-    sizes,
-)
+from .. import _between
 from .._copies import ARRAYS
 from .._link import ONE_WAY, STAGED, WRITES, link
 
@@ -29,15 +21,15 @@ _ASKED, _READY, _TAKEN = "asked", "ready", "taken"
 topic = gb.Topic()
 
 
-@topic.case(ranks=2, devices=devices_of, when=gb.on_gpu, path=paths, size_bytes=sizes)
+@topic.case(ranks=2, devices=_between.devices_of, when=gb.on_gpu, path=_between.paths, size_bytes=_between.sizes)
 def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of copies through page-locked host memory that both processes share, from request to last byte.
 
     The rate counts each byte once (payload). `path` is `same` if both processes use one GPU, or `peer` for two."""
-    need_shared_gpu(bench)
+    _between.need_shared_gpu(bench)
     bench.need(ARRAYS * size_bytes)
     copies = ChunkCopies(bench, size_bytes)
-    tags = {**notes(bench, path), "chunk": f"{copies.chunk} B, {_SLOTS} slots"}
+    tags = {**_between.notes(bench, path), "chunk": f"{copies.chunk} B, {_SLOTS} slots"}
     tags |= link(ONE_WAY, STAGED, WRITES, protocol="one host flag per chunk") if path == "peer" else {}
     return gb.Task.of(
         gb.Stage(
@@ -52,7 +44,7 @@ def staged(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
         check=copies.check,
         close=copies.board.close,
         notes=tags,
-        labels=labels(bench, path),
+        labels=_between.labels(bench, path),
     )
 
 
@@ -113,4 +105,4 @@ class ChunkCopies:
     def check(self) -> None:
         """Raise WrongAnswer if a byte that this rank received is not the sender's; rank 0 receives none."""
         if not self._sends:
-            expect_pattern(self._bench, self.message, self._sent.seed, "copied through the host")
+            _between.expect_pattern(self._bench, self.message, self._sent.seed, "copied through the host")

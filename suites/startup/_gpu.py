@@ -12,7 +12,6 @@ from ._host_start import HostStart, expect_product, expect_weights, read_into
 _SOURCE = 'extern "C" __global__ void first(unsigned* out) { out[threadIdx.x] = 3 * threadIdx.x + 1; }'
 _THREADS = 256
 _TO_DEVICE = 1  # cudaMemcpyKind; HIP's has the same value
-_HOW = "pip install 'gpubench-suite[cuda13]', '[cuda12]' or '[rocm7]'"
 
 
 class GpuStart(HostStart):
@@ -25,7 +24,7 @@ class GpuStart(HostStart):
         try:
             self.xp = importlib.import_module("cupy")
         except ImportError as error:
-            raise gb.Unavailable(f"CuPy is not usable here ({error})", _HOW) from error
+            raise gb.Unavailable(f"CuPy is not usable here ({error})", gb.installation.for_gpu()) from error
         self.runtime = self.xp.cuda.runtime
 
     def init(self) -> None:
@@ -107,7 +106,7 @@ class GpuStart(HostStart):
         """Load NCCL (RCCL); raises Unavailable if it is not installed."""
         self.library = importlib.import_module("cupy.cuda.nccl")
         if not self.library.available:
-            raise gb.Unavailable("NCCL is not installed", _HOW)
+            raise gb.Unavailable("NCCL is not installed", gb.installation.for_gpu())
 
     def communicator(self) -> None:
         """Make a communicator of this GPU alone."""

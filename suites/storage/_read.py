@@ -14,7 +14,7 @@ from .._files import drop_from_page_cache, read_into_page_cache, resident_pages
 from ._readers import Destination, Reader, ReaderThreads, SystemReader, spans
 from ._sources import MADE, Source, source_of
 
-_HOW = "pip install cuda-bindings nvidia-cufile"
+_HOW = gb.installation.packages("cuda-bindings nvidia-cufile")
 _VERBOSE = 3  # the level of statistics that counts reads by their path
 _NO_FLAGS = 0
 _UDEV = "/run/udev"

@@ -57,7 +57,7 @@ Call = Callable[[], None]
 Built = tuple[Call, Mapping[str, str]]
 
 _WMMA_HEADER = "mma.h"
-_HOW_TO_WMMA = "pip install nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)"
+_HOW_TO_WMMA = gb.installation.packages("nvidia-cuda-crt nvidia-cuda-runtime (or the CUDA toolkit)")
 _BAND = 8  # rows of tiles that are computed column by column
 _BULK_K = 64  # inner elements of a part that bulk tensor copies bring: rows of 128 bytes, the width of the swizzle
 _ALIGNMENT = 1024  # bytes to which such a part is aligned; dynamic shared memory has no alignment by itself
@@ -329,4 +329,4 @@ def hgemm(bench: gb.Bench, rung: str, n: int) -> gb.Task:
         by_vendor = best_by_vendor(bench, replace(operands.product, c=bench.xp.empty_like(operands.c)))
         probe = paired(bench, call, by_vendor.call)
     stage = replace(operands.stage(call, effort), probe=probe, rest_s=rest_s)
-    return gb.Task.of(stage, check=operands.check, poison=operands.poison, notes={**notes, **operands.notes})
+    return gb.Task.of(stage, check=operands.check, notes={**notes, **operands.notes})

@@ -80,7 +80,7 @@ def parts(downtime_s: float, fixed_s: float | None, resident_bytes: int) -> dict
     return {"fixed": gb.Observed(fixed_s, "s"), "per GiB": gb.Observed((downtime_s - fixed_s) / gibibytes, "s/GiB")}
 
 
-@topic.case(when=gb.on_gpu, resident_bytes=gb.points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
+@topic.case(when=gb.on_gpu, resident_bytes=gb.points((), (_BARE_BYTES,), full=(_BARE_BYTES, 2**30, 2**32, 2**34)))
 def suspend(bench: gb.Bench, resident_bytes: int) -> gb.Task:
     """Seconds to suspend another program and to resume it (downtime).
 

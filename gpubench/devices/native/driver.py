@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench import DISTRIBUTION
+from gpubench.base import installation
 from gpubench.base.errors import Skip
 
 _MISSING = "not found"  # the message of cuda-bindings about a missing call: Function "cuMemMap" not found
@@ -26,13 +26,13 @@ class Driver:
         try:
             self.bindings: Any = importlib.import_module("cuda.bindings.driver")
         except ImportError as error:
-            raise Skip(f"needs cuda-bindings ({error}): pip install '{DISTRIBUTION}[cuda13]'") from error
+            raise Skip(f"needs cuda-bindings ({error}): {installation.for_gpu()}") from error
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call the driver's function `name` with `args`, and return its value."""
         call = getattr(self.bindings, name, None)
         if call is None:
-            raise Skip(f"the installed cuda-bindings do not have {name}: pip install '{DISTRIBUTION}[cuda13]'")
+            raise Skip(f"the installed cuda-bindings do not have {name}: {installation.for_gpu()}")
         try:
             error, *values = call(*args)
         except RuntimeError as missing:

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpubench.base import installation
 from gpubench.base.errors import GpubenchError, Unavailable
 
 MAJOR = 6  # signatures and option structs differ between major versions
 _SONAME = f"libnvcomp.so.{MAJOR}"
-_HOW = "pip install 'gpubench-suite[cuda13]' (or [cuda12])"
+_HOW = installation.for_gpu()
 _HIP_SONAME = "libhipcomp.so"
 _HIP_HOW = "build ROCm's hipCOMP-core and put its libhipcomp.so on the library path"
 _ENGINE_ALGORITHMS = 136  # CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK (cuda.h 13.0)

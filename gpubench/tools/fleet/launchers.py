@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench import DISTRIBUTION, __version__
+from gpubench import __version__
+from gpubench.base import installation
 from gpubench.base.clean import one_line
 from gpubench.base.errors import FileError, GpubenchError, Terminated, Unavailable, UsageError
 from gpubench.measuring import inventory, keeper, nodes
@@ -476,7 +477,7 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
     if not local and not re.fullmatch(r"ray://[^/\s]+:\d+", on):
         raise UsageError(f"--on {on}: neither ray://HOST:PORT nor ray:local:N, as in ray:local:4")
     if importlib.util.find_spec("ray") is None:
-        raise Unavailable("Ray is not installed", f"run pip install '{DISTRIBUTION}[fleet]' here and on each node")
+        raise Unavailable("Ray is not installed", f"here and on each node: {installation.with_extra('fleet')}")
     with contextlib.ExitStack() as stack:
         if local:  # before the import: Ray reads these variables once
             stack.enter_context(_environment_variables({**_LOCAL, "RAY_AUTH_TOKEN": secrets.token_hex(32)}))

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from gpubench import DISTRIBUTION, marks
+from gpubench import marks
 from gpubench.analysis import phases
 from gpubench.analysis.counters import CounterTable
+from gpubench.base import installation
 from gpubench.base.errors import FileError, GpubenchError
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.model import Device, Facts, Manifest, Result, Run, Samples, Settings
@@ -173,7 +174,7 @@ def tracing_command(command: Sequence[str]) -> list[str]:
     if not os.path.isfile(command[0]):  # noqa: PTH113 - false for a name that is too long
         raise cannot_run(command[0], FileNotFoundError(errno.ENOENT, "no such script"))
     if importlib.util.find_spec("cupti") is None:
-        raise ProfileError(f"--trace needs cupti-python; run pip install '{DISTRIBUTION}[counters]'")
+        raise ProfileError(f"--trace needs cupti-python; run {installation.with_extra('counters')}")
     return [sys.executable, "-P", "-c", inside.MODULE, *command]
 
 

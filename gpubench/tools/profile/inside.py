@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpubench.base import installation
+
 MODULE = "from gpubench.tools.profile.inside import main; main()"  # the argument of `python -c`
 VARIABLE = "GPUBENCH_TRACE"  # names the folder for the files of the trace
 EVENT = np.dtype(
@@ -60,7 +62,7 @@ def load() -> ctypes.CDLL:
             return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-    raise CuptiUnavailable("libcupti is not installed; run pip install 'gpubench-suite[counters]'")
+    raise CuptiUnavailable(f"libcupti is not installed; run {installation.with_extra('counters')}")
 
 
 def layouts() -> list[Layouts]:

@@ -16,7 +16,7 @@ import _make as make
 from gpubench.analysis.phases import SUITE, TIMES
 from gpubench.model import Case, Samples, SuiteInfo, disk, record
 
-RECORDINGS = Path(__file__).parent / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 MOST_RESULTS, MOST_VALUES, MOST_ROWS = 10, 16, 30
 Document = dict[str, Any]
 
