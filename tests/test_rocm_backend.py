@@ -153,3 +153,21 @@ def test_every_suite_has_cases_for_an_amd_gpu_and_its_peer(props, tier):
         cases = list(suite.cases(Target(Facts(pair), pair[0], tier)))
         assert cases, name
         assert len({case.id for case in cases}) == len(cases)
+
+
+@pytest.mark.parametrize("kind", ["pool", "virtual"])
+def test_memory_that_cupy_cannot_export_on_rocm_is_skipped_for_that_reason(kind):
+    """Without this branch the reason would name a package of NVIDIA's, which no AMD machine needs."""
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(is_hip=True)))
+    with pytest.raises(Skip, match=f"CuPy on ROCm does not support exported {kind} memory"):
+        room_module("backends", "_memory").shared_memory(cupy, kind)
+
+
+def test_the_resources_of_a_kernel_are_unknown_on_rocm_and_no_call_is_made_for_them():
+    function = SimpleNamespace()  # it has nothing that could be asked
+    runtime = SimpleNamespace(is_hip=True, getDevice=lambda: 0, getDeviceProperties=lambda index: MI300X)
+    module = SimpleNamespace(get_function=lambda name: function)
+    kernel = room_module("backends", "cupy").CupyKernel(
+        SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)), module, "some"
+    )
+    assert kernel.resources(256, 2**20) is None
