@@ -56,7 +56,7 @@ MISTAKES = {
         f"{BACKENDS}/_memory.py",
         'is_hip and kind in ("pool", "virtual")',
         "is_hip and not kind",
-        "ipc/open[*virtual",
+        "ipc/mapping[",
         "cuda-bindings",
     ),
     "the resources of a kernel, whose calls CuPy's wheel for ROCm has not": SourceMutation(
