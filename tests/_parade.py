@@ -15,7 +15,6 @@ import mmap
 import os
 import re
 import sys
-import tomllib
 import types
 import weakref
 from collections import Counter
@@ -32,78 +31,17 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import GpubenchError, Skip
 from gpubench.devices.backends import _gpu_facts
 from gpubench.devices.backends._host_memory import HOST_KINDS, host_memory
+from gpubench.devices.backends._paper import ARCHS, CARDS, PaperRuntime, facts_of
 from gpubench.measuring import plan as planning
-from gpubench.model import Architecture, Device, Facts, Settings
+from gpubench.model import Architecture, Device, Settings
 from gpubench.plugins.backend import Handle, KernelResources, Timing
 
-TABLE = tomllib.loads((Path(__file__).parent / "devices/cards.toml").read_text())
-CARDS, ARCHS = TABLE["card"], TABLE["arch"]
 SUITES = tuple(plugins.names("suites"))
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 _LARGE = 2**16  # bytes from which on an array has no contents
 _LAZY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 _PATIENCE_S = 0.02  # no other rank ever answers
 _MOST_THREADS, _MOST_GRID = 1024, (2**31 - 1, 65535, 65535)
-
-
-_ATTRIBUTES = {
-    13: "clockRate",
-    18: "integrated",
-    36: "memoryClockRate",
-    37: "memoryBusWidth",
-    39: "maxThreadsPerMultiProcessor",
-    100: "pageableMemoryAccessUsesHostPageTables",
-}
-
-
-class Runtime:
-    """What CUDA's or HIP's runtime would say of a machine with two cards of one model."""
-
-    def __init__(self, card: str) -> None:
-        self.card = {**ARCHS[CARDS[card]["arch"]], **CARDS[card]}
-        self.is_hip = self.card["arch"].startswith("gfx")
-
-    def getDeviceProperties(self, index: int) -> dict[str, object]:  # noqa: N802
-        card, number = self.card, self.card["arch"].removeprefix("sm_")
-        shared = card["shared_kib"] * 1024
-        props = {
-            "name": card["name"].encode(),
-            "totalGlobalMem": int(card["memory_gib"] * GIB),
-            "l2CacheSize": int(card["l2_mib"] * MIB),
-            "multiProcessorCount": card["units"],
-            "warpSize": 64 if self.is_hip else 32,
-            "sharedMemPerBlock": shared if self.is_hip else 48 * 1024,
-            "clockRate": card["mhz"] * 1000,
-            "memoryClockRate": card["memory_mhz"] * 1000,
-            "memoryBusWidth": card["bus"],
-            "maxThreadsPerMultiProcessor": card["threads_unit"],
-            "integrated": int(card.get("integrated", False)),
-            "pageableMemoryAccessUsesHostPageTables": int(card.get("host_page_tables", False)),
-        }
-        if self.is_hip:
-            return {**props, "gcnArchName": f"{card['arch']}:sramecc+:xnack-".encode()}
-        return {**props, "major": int(number[:-1]), "minor": int(number[-1]), "sharedMemPerBlockOptin": shared}
-
-    def deviceGetAttribute(self, code: int, index: int) -> int:  # noqa: N802
-        return self.card["shared_unit_kib"] * 1024 if code == 81 else self.getDeviceProperties(index)[_ATTRIBUTES[code]]
-
-    def getDevice(self) -> int:  # noqa: N802
-        return 0
-
-    def deviceGetPCIBusId(self, index: int) -> str:  # noqa: N802
-        return f"0000:0{index}:00.0"
-
-    def deviceCanAccessPeer(self, index: int, peer: int) -> bool:  # noqa: N802
-        return not self.card.get("integrated") and "MIG" not in self.card["name"]
-
-
-def facts_of(card: str) -> Facts:
-    """Return the inventory of a machine with two cards of this model and its host."""
-    runtime = Runtime(card)
-    host = Device(
-        "host", "host", "CPU", "x86_64", memory_bytes=2**37, cache_bytes=2**25, units=16, dtypes=("float64", "float32")
-    )
-    return Facts((*(_gpu_facts.device_facts(runtime, index, 2) for index in range(2)), host))
 
 
 class PaperArray(np.ndarray):
@@ -311,7 +249,7 @@ class PaperGpu:
     """An open card on paper."""
 
     def __init__(self, card: str, device: Device, launches: Launches) -> None:
-        self.runtime = Runtime(card)
+        self.runtime = PaperRuntime(card)
         self.card, self.device, self.launches, self.case = self.runtime.card, device, launches, ""
         self.traits = _gpu_facts.traits_of(self.runtime, device)
         self.xp, self.stream = Xp(), 1

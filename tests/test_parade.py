@@ -127,3 +127,20 @@ def test_parts_of_cards_and_shared_memories_have_their_own_peaks():
         "gb10": ["memory.integrated", "memory.host_page_tables"], "gh200": ["memory.host_page_tables"],
         "h200-sxm": [], "mi300a": ["memory.integrated"],
     }  # fmt: skip
+
+
+def test_doctor_says_of_a_card_what_would_run_what_is_known_and_that_it_never_ran(call):
+    said = call("doctor", "--card", "rtx-4090").stdout
+    assert said.startswith("NVIDIA GeForce RTX 4090: sm_89, 128 compute units")
+    assert "dram 1.008 TB/s" in said
+    assert "peaks unknown: l2, shared, link.peer, " in said
+    assert re.search(r"^tensor: \d+ cases planned in the quick tier$", said, re.MULTILINE)
+    assert "never ran: this project has measured NVIDIA H200 and no NVIDIA GeForce RTX 4090" in said
+    assert "76 of them need a peer" in call("doctor", "--card", "orin").stdout
+    assert call("doctor", "--card", "h200-sxm").stdout.endswith("measured: this project has measured this model\n")
+    for words, message in (
+        (("--card", "gtx-1"), "known: a10, a100-pcie-40"),
+        (("--card", "t4", "--noise"), "no other"),
+    ):
+        done = call("doctor", *words)
+        assert (done.returncode, message in done.stderr) == (2, True)

@@ -12,7 +12,7 @@ import numpy as np
 from gpubench.base import installation
 from gpubench.base.errors import Skip, Unavailable
 from gpubench.devices.native.driver import Driver, early_launch
-from gpubench.model import Device
+from gpubench.model import Device, Facts
 from gpubench.plugins.backend import (
     Handle,
     Kernel,
@@ -24,7 +24,7 @@ from gpubench.plugins.backend import (
     Timing,
 )
 
-from . import _gpu_facts, _rocm, _streams
+from . import _gpu_facts, _paper, _rocm, _streams
 from ._host_memory import HOST_KINDS, host_memory
 from ._memory import RawMemory, SharedRegion, shared_memory
 
@@ -343,6 +343,10 @@ class CupyBackend:
                 f"CuPy {cupy.__version__} finds no GPU ({error})", "check the driver (nvidia-smi, rocm-smi)"
             ) from error
         return tuple(_gpu_facts.device_facts(runtime, index, count) for index in range(count))
+
+    def on_paper(self, card: str) -> Facts:
+        """Return the inventory of a machine with cards of this model, from descriptions; no GPU is needed."""
+        return _paper.facts_of(card)
 
     def versions(self) -> Mapping[str, str]:
         cupy = _import_cupy()
