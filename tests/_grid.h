@@ -231,6 +231,7 @@ static inline u64 gb_clock() { return ticks += 1000; }
 static inline u64 gb_nanoseconds() { return ticks / 2; }
 static inline void gb_used(volatile u32* sink, u32 value) { *sink = value; }
 static inline u64 gb_load_l2(u64 address) { return *(const u64*)address; }
+static inline u64 gb_add(u64 address, u64 value) { return __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 static inline u32 gb_seen(const u32* flag) { return *(const volatile u32*)flag; }
 static inline void gb_post(u32* flag, u32 value) { *(volatile u32*)flag = value; }
 static inline u32 gb_add_and_see(u32* flag) { return __atomic_fetch_add(flag, 1, __ATOMIC_SEQ_CST); }

@@ -61,6 +61,9 @@ class NumpyTriton:
     def sigmoid(self, block):
         return 1 / (1 + np.exp(-block))
 
+    def trans(self, block):
+        return block_of(np.swapaxes(block, 0, 1))
+
     def dot(self, a, b, c=0):
         return block_of(a.astype(np.float32) @ b.astype(np.float32) + c)
 

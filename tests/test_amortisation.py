@@ -1,6 +1,7 @@
 """After how many calls a compiler pays: exact numbers of small runs, the interval, what is left out, every report."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -140,6 +141,17 @@ def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_tha
     amortisations = amortisations_of(*MEASURED[:1], torch, inductor, *builds)
     calls = {amortisation.eager: amortisation.paid[0].calls.centre for amortisation in amortisations}
     assert calls == pytest.approx({"torch": 6000, "cupy": 4000})
+
+
+def test_an_operator_pays_off_its_own_tuning_against_the_same_tuner_without_effort():
+    def tuned(by, seconds, cost):
+        result = operator(by, [seconds], "inductor")
+        tuning = Series("", "s", (cost,), stage="tuning", mode="self", role="primary")
+        return dataclasses.replace(result, series=(*result.series, tuning))
+
+    of = amortisations_of(tuned("inductor", 0.002, 1.0), tuned("max", 0.001, 5.0), tuned("descent", 0.003, 9.0))
+    assert {amortised.by: amortised.paid[0].calls.centre for amortised in of} == {"max": 4000, "descent": math.inf}
+    assert {amortised.paid[0].cache for amortised in of} == {"cold"}
 
 
 def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():

@@ -79,40 +79,53 @@ def test_a_paranoid_run_checks_each_batch_and_labels_its_cases(tmp_path):
         assert result.series[0].checks >= len(result.series[0].values)
 
 
-REPLACES_CLOCK = """
-    import time
+CHANGES = """
+    import itertools, locale, os, resource, signal, time
 
     from gpubench.api import suite as gb
+    from gpubench.measuring import surroundings
 
-    suite = gb.Suite("cases in one worker")
+    suite = gb.Suite("cases that change their process")
+    CHANGES = {
+        "nothing": lambda: None,
+        "clock": lambda: setattr(time, "perf_counter", lambda: 1e6),
+        "folder": lambda: os.chdir("/"),
+        "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
+        "signals": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+        "environment": lambda: os.environ.update(LANGUAGE="xx"),
+        "limits": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)),
+        "times without sense": lambda: None,
+        "last": lambda: None,
+    }
 
 
-    def seconds():
-        start = time.perf_counter()
-        sum(range(10_000))
-        return time.perf_counter() - start
-
-
-    @suite.case()
-    def first(bench):
-        \"\"\"Replace the clock.\"\"\"
-        time.perf_counter = lambda: 1e6
-        return gb.Task.of(gb.Stage(lambda: sum(range(10_000)), gb.Work(items=1), "item"), check=dict)
-
-
-    @suite.case()
-    def second(bench):
-        \"\"\"Time itself.\"\"\"
-        return gb.Task.of(gb.Stage(seconds, gb.Work(items=1), "item", clock="self"), check=dict)
+    @suite.case(what=tuple(CHANGES))
+    def change(bench, what):
+        \"\"\"Change the process, and note its id and its state before that.\"\"\"
+        notes = {"process": str(os.getpid()), "state": repr(surroundings.state())}
+        CHANGES[what]()
+        times = (float("nan") if number % 9 == 8 else 1e-3 + 1e-6 * (number % 7) for number in itertools.count())
+        call = (lambda: next(times)) if what == "times without sense" else (lambda: sum(range(10_000)))
+        clock = "self" if what == "times without sense" else "host"
+        return gb.Task.of(gb.Stage(call, gb.Work(items=1), "item", clock=clock), check=dict, notes=notes)
 """
 
 
-def test_a_case_that_replaces_the_clock_spoils_neither_itself_nor_the_next_case_of_its_worker(tmp_path):
-    (tmp_path / "clocks.py").write_text(textwrap.dedent(REPLACES_CLOCK))
-    done = gpubench("run", "./clocks.py", "--tier", "smoke", "--device", "host", "--out", "run.jsonl", cwd=tmp_path)
-    run = store.read_run(tmp_path / "run.jsonl")
-    assert [result.status for result in run.results] == ["ok", "ok"], done.stdout
-    assert all(0 < min(result.series[0].values) < 0.1 for result in run.results)
+def test_a_case_that_changes_its_process_spoils_neither_itself_nor_the_next_case(tmp_path):
+    (tmp_path / "changes.py").write_text(textwrap.dedent(CHANGES))
+    options = ("--tier", "smoke", "--device", "host", "--out", "run.jsonl")
+    done = process("run", "./changes.py", *options, cwd=tmp_path, LC_ALL="C.UTF-8")
+    done.communicate(timeout=100)
+    notes = {}
+    for result in store.read_run(tmp_path / "run.jsonl").results:
+        assert result.status == "ok", result.reason
+        assert all(0 < value < 0.1 for value in result.series[0].values)
+        notes[dict(result.case.params)["what"]] = dict(result.notes)
+    states = {re.sub(r"'GPUBENCH_CHILD': '[^']*'", "", note["state"]) for note in notes.values()}
+    assert len(states) == 1, "each case starts with the same state"
+    processes = [note["process"] for note in notes.values()]
+    assert processes[0] == processes[1], "a case that changes nothing keeps its worker"
+    assert len(set(processes)) == len(processes) - 1
 
 
 def test_show_prints_and_report_writes_every_format_of_a_run_file(measured, tmp_path):

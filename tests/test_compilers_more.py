@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+
 import _grid
 import numpy as np
 import pytest
@@ -11,7 +14,12 @@ from _poison import overwrite
 from scipy import stats
 
 from gpubench import plugins
-from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
@@ -271,3 +279,29 @@ def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(
 def test_the_providers_of_attention_that_need_torch_share_its_process():
     by = {name: LAYER._attention_runtime({"by": name}) for name in ("unfused", "torch", "cudnn")}
     assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}
+
+
+def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_without(monkeypatch):
+    host = plugins.load("backends", "host")
+    facts = Facts(tuple(host.devices()))
+    target = Target(facts, facts.devices[0], "full")
+    cases = [case for case in SUITE.cases(target) if case.name == "tuning"]
+    assert [dict(case.params)["by"] for case in cases[:4]] == ["tvm", "tvm-16", "tvm-64", "tvm-256"]
+    assert len(cases) == 12
+    opened = host.open(facts.devices[0])
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    with pytest.raises(Unavailable, match=r"TVM is not installed; .*\[tvm\]"):
+        SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
+    tuning = suite_module("compilers", "_tuning")
+
+    def built(bench, problem, by):
+        provider = suite_module("compilers", "_providers").build(bench, problem, "numpy")
+        return dataclasses.replace(provider, notes={"by": by})
+
+    monkeypatch.setattr(tuning, "_built", built)
+    task = SUITE.build(Bench(opened, cases[2], target, SUITE.package, 1))
+    assert list(task.stages) == ["", "tuning"]
+    (seconds,) = task.stages["tuning"].call()
+    assert 0 < seconds < 60
+    assert (task.notes["eager"], task.notes["by"]) == ("tvm", "tvm-64")
+    Engine(opened, POLICIES["smoke"]).measure(task)

@@ -283,14 +283,14 @@ for name in sys.argv[2:]:
 """
 
 
-def test_three_writers_at_once_lose_nothing(tmp_path, store):
-    paths = [run_file(tmp_path, number) for number in range(36)]
+def test_ten_writers_at_once_lose_nothing(tmp_path, store):
+    paths = [run_file(tmp_path, number) for number in range(40)]
     writers = [
-        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::3])])
-        for index in range(3)
+        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::10])])
+        for index in range(10)
     ]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert len(trend(store).moments) == 36
+    assert [writer.wait(60) for writer in writers] == [0] * 10
+    assert len(trend(store).moments) == 40
     with recording.HistoryRecorder(store) as recorder:
         recorder.check()
 

@@ -13,7 +13,6 @@ from gpubench import plugins, stats
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
 from gpubench.base.errors import GateTimedOut, SuiteError, Untrustworthy, WrongAnswer
-from gpubench.measuring import clocks
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES, StoppingPolicy
 from gpubench.model import Work
@@ -583,16 +582,13 @@ def test_a_rate_that_one_compute_unit_cannot_reach_is_invalid_though_no_peak_is_
     assert measured(device, Task.of(fine, check=passing))
 
 
-def test_a_case_that_replaces_clock_functions_spoils_neither_the_engine_nor_its_neighbour(monkeypatch):
+def test_a_case_that_replaces_clock_functions_does_not_spoil_the_engine(monkeypatch):
     backend = plugins.load("backends", "host")
-    host, real = backend.open(backend.devices()[0]), time.perf_counter
+    host = backend.open(backend.devices()[0])
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "time"):
         monkeypatch.setattr(time, name, lambda: 0)
     assert host.time(lambda: sum(range(1000)), 3).device[0] > 0
     assert host.now() > 0
-    clocks.restore()
-    assert time.perf_counter is real
-    assert time.monotonic() > 0
 
 
 class LabelWatch:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import tomllib
 from functools import partial
@@ -17,8 +18,10 @@ import pytest
 from gpubench import plugins
 from gpubench.base import files, installation, limits
 from gpubench.base.errors import FileError, Interrupted, UsageError
+from gpubench.devices import rocm
 from gpubench.model import store
 from gpubench.tools import session
+from gpubench.tools.history import recording
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-P", "-m", "gpubench"]
@@ -142,6 +145,31 @@ def test_too_few_processes_are_reported_before_anything_is_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "join", lambda thread: None)
     with pytest.raises(UsageError, match=r"only 3 of \d+ processes and threads could be started; .*`ulimit -u`"):
         limits.check()
+
+
+def test_a_limit_of_memory_is_named_as_such():
+    done = shell("ulimit -v 400000; gpubench list")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "raise the limit of address space with `ulimit -v`" in done.stderr
+    done = shell(
+        f"ulimit -v 400000; {sys.executable} -c 'from gpubench.base import limits; print(limits.reason(MemoryError()))'"
+    )
+    assert done.stdout.startswith("no more memory can be had; raise the limit of address space"), done.stderr
+    assert limits.reason(MemoryError()) == "", "without a limit it is a bug or the machine's memory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_folders_of_another_user_are_refused_and_on_the_path_ignored():
+    with tempfile.TemporaryDirectory() as folder:  # mode 0700
+        os.setresuid(65534, 65534, 0)
+        try:
+            machine = rocm.probe(environment={"PATH": folder}, wheels={})
+            with pytest.raises(FileError, match="Permission denied"):
+                list(recording.run_files([Path(folder)]))
+        finally:
+            os.setresuid(0, 0, 0)
+    assert machine.hipcc == ""
 
 
 @pytest.mark.slow

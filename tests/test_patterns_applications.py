@@ -1,12 +1,17 @@
 """Patterns of applications and deaths on the host, with ranks in threads: right results pass, wrong ones are found."""
 
+import _grid
 import _make as make
 import numpy as np
 import pytest
+from _grid_device import bench as paper_bench
+from _grid_device import products_by_numpy
+from _modules import suite_module
 from _poison import overwrite
 from _sinks import ResultSink
 from _thread_ranks import part, together
 
+from gpubench import plugins
 from gpubench.analysis.quantities import judged_values
 from gpubench.api.suite import random_words
 from gpubench.base.errors import WrongAnswer
@@ -126,6 +131,32 @@ def test_a_split_is_possible_where_it_divides_the_layer():
     assert possible(shape(1, 16, 128, 2), 2) == ("unsplit", "tensor", "sequence", "pipeline")
     assert possible(shape(1, 15, 192, 3), 2) == ("unsplit", "pipeline")
     assert possible(shape(4, 16, 128, 2), 4) == ("unsplit", "data", "sequence")
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_a_gpu_computes_the_same_layer_and_gradients_by_the_vendors_products(monkeypatch):
+    splits, products = part("_splits"), part("_products")
+    for module in (products, suite_module("inference", "_prefill_attention")):
+        monkeypatch.setattr(module, "vendor", products_by_numpy)
+    monkeypatch.setattr(products, "address", lambda array: array.ctypes.data)
+    paper = paper_bench(plugins.load("suites", "patterns"), "nvidia")
+    layer = splits.TransformerLayer(paper, shape(2, 24, 256, 2))
+    out, rows = np.full_like(layer.input, np.nan), np.arange(24)
+    expected = splits.in_double(layer.weights, layer.input[:24], rows, 128)
+    for _ in range(2):  # the second call uses the calls of the first one
+        layer.whole(layer.input, 2, out)
+        products.expect_close(out[:24], expected, "outputs")
+    layer.input[24:] = 0
+    layer.whole(layer.input, 2, out)
+    products.expect_close(out[:24], expected, "outputs")
+    x, flowing = layer.input[:24], layer.input[24:48]
+    flowing[:] = x[::-1]
+    results = [("tn", np.empty((256, 256), "float16"), x.T), ("nt", np.empty((24, 256), "float16"), x)]
+    multiply, others = products.Products(paper), {"tn": flowing, "nt": layer.weights["q"]}
+    for order, result, factor in results:
+        multiply(x, others[order], result, order)
+        other = others[order].T if order == "nt" else others[order]
+        products.expect_close(result, factor.astype(float) @ other.astype(float), "gradients")
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])

@@ -98,6 +98,7 @@ def test_a_sentence_of_gpubench_is_shared_as_it_is(text):
         ("alpha zebra amelia acme; 3 of 4", "alpha (left out); 3 of 4"),
         ("password: memory, token=bytes, --user device", "password: (left out), token=(left out), --user (left out)"),
         ("serial number 123, asset tag: 7", "serial number (left out), asset tag: (left out)"),
+        ("rack R12, node H100A, job 4242; node 12", "rack (left out), node (left out), job (left out); node 12"),
         ("memory.cluster.local, /srv/kernel/results.csv, device/results.csv", "(left out), (left out), (left out)"),
     ],
 )  # fmt: skip
@@ -207,6 +208,19 @@ def test_names_of_run_files_stay_distinct_and_those_of_gpubench_stay():
     assert of_host == f"{dict(shared(manifest, SALT).facts.host)['hostname']}.jsonl"
     assert re.fullmatch(r"file-[0-9a-f]{12}\.jsonl", first)
     assert first != second
+    assert all(
+        name.startswith("file-") for name in shared(FileNames(("R12.jsonl", "4711.jsonl", "C7-12.gz")), SALT).names
+    )
+
+
+def test_only_the_settings_of_a_device_that_gpubench_knows_are_kept():
+    known = (("power.limit_w", "700.0"), ("ecc", "on"), ("cache.l2", "1"))
+    names = ("node name", "rack", "board part number", "location", "serial", "acme.place")
+    device = make.device(details=(*known, *((name, "R12") for name in names)))
+    details = dict(shared(make.run(make.result(), facts=make.facts(device)), SALT).manifest.facts.devices[0].details)
+    assert [details.pop(name) for name, _ in known] == [text for _, text in known]
+    assert all(re.fullmatch(r"name-[0-9a-f]{12}", text) for text in details.values())
+    assert len(details) == len(names)
 
 
 def test_a_shared_run_can_be_written_and_read(tmp_path):

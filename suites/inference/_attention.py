@@ -59,7 +59,7 @@ topic = gb.Topic(
         gb.View("bars", "Decode attention: bandwidth of a paged KV cache", ("kv_pages",)),
         gb.View(
             "bars",
-            "Decode attention: several new tokens, float8 and unequal lengths",
+            "Decode attention: bandwidth with several new tokens, float8 and unequal lengths",
             ("verify_attention", "float8_attention", "ragged_attention"),
         ),
     ],
