@@ -141,7 +141,7 @@ class Xp:
         self.cuda = MagicMock()
         self.cuda.runtime.hostAlloc = lambda nbytes, flags: _pinned(nbytes).ctypes.data
         self.cuda.get_current_stream.return_value.ptr = self.cuda.Stream.return_value.ptr = 1
-        self.ElementwiseKernel = lambda *_, **__: lambda *arrays: arrays[-1]
+        self.ElementwiseKernel = self.ReductionKernel = lambda *_, **__: lambda *arrays, **__: arrays[-1]
         self.cuda.runtime.CUDARuntimeError = RuntimeError
 
     def empty(self, shape, dtype="float64", order="C"):
@@ -344,7 +344,7 @@ class PaperBench(Bench):
 def _product(bench, product, *rest):
     """Return the library's product as a call that does nothing."""
     vendor = room_module("suites", "_matrix.vendor")
-    return vendor.ProductCall(lambda: None, {"library": "on paper"})
+    return vendor.ProductCall(lambda: None, {"library": "on paper", "algorithm": "none"})
 
 
 class _Proposals:
@@ -430,8 +430,8 @@ def parade(card: str, tier: str, suites=SUITES, filters=()) -> Parade:
 
 # What stops a case on paper alone: programs, other ranks, data, and libraries that need a GPU or are not installed.
 ON_PAPER = re.compile(
-    "NeedsProcessError|StalledError|NvcompError|is not installed|nvmath-python|cuda-bindings|libcuda.so.1|"
-    "hipCOMP is not usable|blocks ran on 1 SMs|relative error of nan|has no attribute 'times_s'|NoneType"
+    "numba finds no GPU|NeedsProcessError|StalledError|NvcompError|is not installed|nvmath-python|cuda-bindings|"
+    "libcuda.so.1|hipCOMP is not usable|blocks ran on 1 SMs|relative error of nan|NoneType"
 )  # fmt: skip
 _OLDER = re.compile(r"(sm_\d+|gfx\w+)(?:, gfx90a)? or newer[^;]*, not (sm_\d+|gfx\w+)$")
 
@@ -440,6 +440,9 @@ def false_reasons(result: Parade) -> list[str]:
     """Return the cases whose reason for a skip contradicts the card, and those that failed for no listed reason."""
     found = [f"{case}: {why}" for case, why in result.missed.items() if not ON_PAPER.search(why)]
     card = Architecture.parse(CARDS[result.card]["arch"])
+    if card.vendor == "amd":  # whose owner must not be told to install packages of NVIDIA's
+        every = {**result.skipped, **result.missed}
+        found += [f"{case}: {why}" for case, why in every.items() if re.search(r"pip install.*cu1[23]", why)]
     for case, why in result.skipped.items():
         match = _OLDER.search(why)
         if match and (match[2] != card.name or (match[1][:2] == match[2][:2] and Architecture.parse(match[1]) <= card)):

@@ -34,6 +34,13 @@ def test_the_plan_of_a_suite_holds_on_a_card_on_paper(card, suite):
     assert (result.launches.faults, _parade.false_reasons(result)) == ([], [])
 
 
+def test_no_case_tells_the_owner_of_an_amd_gpu_to_install_a_package_of_nvidia_s():
+    result = _parade.parade("mi355x", "full", ("compilers",), ("*by=numba-cuda*",))
+    assert result.skipped
+    assert not _parade.false_reasons(result)
+    assert set(result.skipped.values()) == {"gpubench has not tried numba-cuda on amd GPUs"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("arch", ARCHS)

@@ -36,9 +36,8 @@ class ProductCall:
 def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None, units: int = 0) -> ProductCall:
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
-    On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt for its precisions
-    if it computes a small product rightly, else rocBLAS. `units` is the number of SMs that cuBLASLt shall plan for; 0
-    means all."""
+    On NVIDIA it is cuBLASLt, planned for `units` SMs (0: all), where nvmath-python is installed, else cublasGemmEx; on
+    AMD hipBLASLt for its precisions if it computes a small product rightly, else rocBLAS."""
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
         if precision.a not in _THROUGH_HIPBLASLT:
