@@ -431,7 +431,7 @@ def parade(card: str, tier: str, suites=SUITES, filters=()) -> Parade:
 # What stops a case on paper alone: programs, other ranks, data, and libraries that need a GPU or are not installed.
 ON_PAPER = re.compile(
     "numba finds no GPU|NeedsProcessError|StalledError|NvcompError|is not installed|nvmath-python|cuda-bindings|"
-    "libcuda.so.1|hipCOMP is not usable|blocks ran on 1 SMs|relative error of nan|NoneType"
+    "libcuda.so.1|hipCOMP is not usable|blocks ran on 1 SMs|relative error of nan|'NoneType' and 'float'"
 )  # fmt: skip
 _OLDER = re.compile(r"(sm_\d+|gfx\w+)(?:, gfx90a)? or newer[^;]*, not (sm_\d+|gfx\w+)$")
 

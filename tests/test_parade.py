@@ -41,6 +41,13 @@ def test_no_case_tells_the_owner_of_an_amd_gpu_to_install_a_package_of_nvidia_s(
     assert set(result.skipped.values()) == {"gpubench has not tried numba-cuda on amd GPUs"}
 
 
+@pytest.mark.parametrize(("card", "threads"), [("h100-sxm", 1024), ("rtx-4090", 512), ("t4", 1024), ("mi300x", 1024)])
+def test_no_block_of_triad_leaves_a_third_of_an_sm_without_threads(card, threads):
+    result = _parade.parade(card, "smoke", ("bandwidth",), ("bandwidth/triad[*",))
+    launches = [names["triad"] for names in result.launches.kernels.values() if "triad" in names]
+    assert {size for sizes in launches for size, _ in sizes} == {threads}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("arch", ARCHS)
