@@ -12,6 +12,7 @@ import pytest
 from _earlier import expect_found
 from _grid_device import bench, products_by_numpy
 from _modules import shared_modules, suite_modules
+from _numpy_triton import ElementPointer, NumpyTriton
 from _poison import overwrite
 
 from gpubench import plugins
@@ -22,7 +23,7 @@ from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
-GROUPED, SCALED = suite_modules("gemm", "_grouped", "_scaled")
+EXPERTS, GROUPED, SCALED = suite_modules("gemm", "_experts", "_grouped", "_scaled")
 FORMATS, VENDOR = shared_modules("_matrix.formats", "_matrix.vendor")
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, dtypes=("bfloat16", "float8_e4m3"))
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
@@ -402,3 +403,21 @@ def test_scales_of_a_few_elements_are_skipped_before_blackwell(arch, name):
     target.open_device.traits = dataclasses.replace(target.open_device.traits, arch=arch)
     with pytest.raises(Skip, match=f"{name} needs the block scales of sm_100 or newer, not {arch}"):
         SCALED.scaled(target, name, 1024)
+
+
+def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
+    """Four experts, one of them with no token, and loads that end within a tile."""
+    layout, rng = loads_of(5, 0, 3, 9), np.random.default_rng(1)
+    tiles, (n, k) = EXPERTS.tiles_of(layout, 4), (8, 12)
+    assert tiles.tolist() == [[0, 0, 5], [0, 4, 5], [2, 5, 8], [3, 8, 17], [3, 12, 17], [3, 16, 17]]
+    x, weights = rng.standard_normal((17, k), np.float32), rng.standard_normal((4, n, k), np.float32)
+    out = np.full((17, n), np.nan, np.float32)
+    triton = NumpyTriton((len(tiles), n // 4))
+    monkeypatch.setattr(EXPERTS, "tl", triton)
+    cells = [ElementPointer(array.ravel()) for array in (x, weights, out, tiles)]
+    for place in np.ndindex(triton.grid):
+        triton.place = place
+        EXPERTS.multiply_tiles(*cells, n, k, 4, 4, 4)
+    for expert, start, load in layout.parts:
+        rows = slice(start, start + load)
+        np.testing.assert_allclose(out[rows], x[rows] @ weights[expert].T, rtol=1e-5)

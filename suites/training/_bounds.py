@@ -7,7 +7,7 @@ from gpubench.api import suite as gb
 
 from .._torch import on_stream
 from ._decoder import BETAS, LEAST_TORCH, UPDATE_VALUES, Decoder, Name, StepShape
-from ._steps import DECODERS, expect_update, library, models, relative_error, runtime, sizes
+from ._steps import DECODERS, expect_update, is_measured, library, models, relative_error, runtime, sizes
 
 _CHECKED = 32  # rows of each result that are compared
 # The largest relative errors: of sums of thousands of products, and of a number that is rounded once.
@@ -20,7 +20,7 @@ def _format(bench: gb.Bench) -> str:
     return "bfloat16" if bench.traits.is_gpu else "float32"
 
 
-@topic.case(model=models, tokens=sizes(8192, 128), runtime=runtime)
+@topic.case(model=models, tokens=sizes(8192, 128), runtime=runtime, when=is_measured)
 def products(bench: gb.Bench, model: str, tokens: int) -> gb.Task:
     """Throughput of the twelve matrix products of a layer's training step, and nothing between them, by torch.
 
@@ -78,7 +78,7 @@ def products(bench: gb.Bench, model: str, tokens: int) -> gb.Task:
     return gb.Task.of(stage, check=check, notes={"library": library(torch), "data": "N(0,1)"})
 
 
-@topic.case(model=models, layers=(1,), runtime=runtime)
+@topic.case(model=models, layers=(1,), runtime=runtime, when=is_measured)
 def optimizer(bench: gb.Bench, model: str, layers: int) -> gb.Task:
     """Bandwidth of fused AdamW: it reads weight, gradient and two moments, and writes weight and moments.
 

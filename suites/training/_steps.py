@@ -31,6 +31,11 @@ topic = gb.Topic(
 )
 
 
+def is_measured(target: gb.Target) -> bool:
+    """Return whether the tier measures steps: on a GPU, importing torch takes longer than quick has for them."""
+    return target.is_host or target.tier != "quick"
+
+
 def runtime(_params: Mapping[str, Any]) -> str:
     """Return the name of the processes in which torch works."""
     return "torch"
@@ -70,6 +75,7 @@ _RECOMPUTE = gb.points(("off",), full=("off", "on"))
     by=lambda target: ("torch",) if target.is_host else gb.points(("torch",), full=("torch", "inductor")),
     where=_is_of_interest,
     runtime=runtime,
+    when=is_measured,
     headline={"precision": "bfloat16", "recompute": "off", "by": "torch"},
 )
 def layer(bench: gb.Bench, model: str, batch: int, length: int, precision: str, recompute: str, by: str) -> gb.Task:
@@ -88,7 +94,7 @@ def layer(bench: gb.Bench, model: str, batch: int, length: int, precision: str, 
     length=sizes(2048, 64),
     recompute=_RECOMPUTE,
     runtime=runtime,
-    when=lambda target: target.is_host or target.tier != "quick",
+    when=is_measured,
 )
 def stack(bench: gb.Bench, model: str, layers: int, batch: int, length: int, recompute: str) -> gb.Task:
     """Tokens per second of a training step of a model with `layers` layers, its embedding and its head.
