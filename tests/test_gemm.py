@@ -60,7 +60,7 @@ def case_of(name, **params):
 
 def test_the_host_has_the_precisions_of_numpy_and_amd_those_that_need_no_library_of_nvidia():
     host = plugins.load("backends", "host").devices()[0]
-    assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv", "grouped"}
+    assert {line.partition("[")[0] for line in ids(host)} == {"square", "gemv", "grouped", "vector_fma"}
     amd = dataclasses.replace(H200, id="rocm:0", arch="gfx942", dtypes=("float64", "float32", "float16"))
     assert {line.partition("[")[0] for line in ids(amd)} == {"square", "read", "gemv", "skinny"}
     assert any("path=tensor" in line for line in ids(amd))
