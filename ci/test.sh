@@ -36,6 +36,7 @@ trap 'rm -rf "$work"' EXIT
 
 step "wheel"
 "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+"$python" -m twine check --strict "$work"/dist/*
 
 step "the wheel in an empty environment, from another directory"
 "$python" -m venv "$work/empty"
@@ -43,8 +44,12 @@ empty=$work/empty/bin
 "$empty/python" -m pip install --quiet --disable-pip-version-check "$work"/dist/*.whl
 cd "$work"
 "$empty/gpubench" --version
-"$empty/gpubench" --help >help.txt
+"$empty/gpubench-suite" --help >help.txt
 "$empty/gpubench" list >list.txt
+recorded=$root/tests/recordings/sessions
+"$empty/gpubench" show "$recorded/2.jsonl.gz" >show.txt
+"$empty/gpubench" report "$recorded/2.jsonl.gz" -o recorded.html
+"$empty/gpubench" gate "$recorded/2.jsonl.gz" --baseline "$recorded/2.jsonl.gz" >gate.txt
 
 step "the same with the host's kernels: measure and report"
 "$empty/python" -m pip install --quiet --disable-pip-version-check "$(echo dist/*.whl)[host]"

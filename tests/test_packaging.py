@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+COMMANDS = ("gpubench", "gpubench-suite")
 WHEEL = "from setuptools import build_meta as b; b.build_wheel('.')"
 
 
@@ -53,12 +54,20 @@ def test_the_wheel_has_one_top_level_and_nothing_that_runs_by_being_installed(bu
     assert [name for name in names if name.endswith(".pth") or ".data/" in name] == []
 
 
-def test_the_wheel_carries_its_licence_and_its_command(built):
+def test_the_wheel_carries_its_licence_and_its_commands(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
-        assert "gpubench = gpubench.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
+        commands = archive.read(f"{info}/entry_points.txt").decode().partition("\n\n")[0].splitlines()
+    assert commands == ["[console_scripts]", *(f"{name} = gpubench.__main__:main" for name in COMMANDS)]
+
+
+def test_the_index_accepts_the_description_of_the_wheel_and_the_sdist(built):
+    checked = [str(path) for path in (*built.glob("*.whl"), *built.glob("*.tar.gz"))]
+    command = [sys.executable, "-m", "twine", "check", "--strict", *checked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout
 
 
 def test_the_sdist_is_enough_to_build_the_same_wheel(built, tmp_path):
