@@ -7,7 +7,21 @@ import sys
 import typer
 
 from gpubench.base.errors import UsageError
-from gpubench.cli import _help, compare, doctor, fleet, gate, history, import_, list_, monitor, profile, report, run
+from gpubench.cli import (
+    _help,
+    compare,
+    doctor,
+    fleet,
+    gate,
+    history,
+    import_,
+    list_,
+    monitor,
+    profile,
+    report,
+    run,
+    schema,
+)
 
 app = typer.Typer(
     name="gpubench",
@@ -32,6 +46,7 @@ app.command("report", rich_help_panel=_SHARE)(report.report)
 app.command("site", rich_help_panel=_SHARE)(report.site)
 app.command("redact", rich_help_panel=_SHARE)(report.redact)
 app.command("import", rich_help_panel=_SHARE)(import_.import_)
+app.command("schema", rich_help_panel=_SHARE)(schema.schema)
 app.add_typer(history.app, name="history", rich_help_panel=_JUDGE)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=_JUDGE)
 
