@@ -15,6 +15,7 @@ replaced. Where they are from:
 - transferbench-1.62, -p2p: AMD's notes on the MI350X; -iterations: pull request 50 of ROCm/TransferBench; -bars: an
   article on an MI210.
 - superbench: tests/analyzer of microsoft/superbenchmark.
+- google-benchmark, pytest-benchmark, hyperfine: versions 1.7.1, 5.3.1 and 1.15 run for this test.
 
 No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
 numbers that are made up. So are vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
@@ -63,6 +64,9 @@ TOOLS = {
     "llama-bench": "llama_bench",
     "aiperf": "aiperf",
     "genai-perf": "aiperf",
+    "google-benchmark": "google_benchmark",
+    "pytest-benchmark": "pytest_benchmark",
+    "hyperfine": "hyperfine",
 }
 GIB = 2**30
 
@@ -353,6 +357,37 @@ def test_superbench_metrics_without_a_stated_unit_are_left_out_and_named():
     assert dict(source.content.devices[0].details) == {"hostname": "sb-validation-01"}
 
 
+def test_google_benchmark_has_a_sample_per_repetition_and_its_errors():
+    name = "google-benchmark.json"
+    series = case(name, "google-benchmark/BM_Copy/4096").series
+    assert [(one.name, one.unit, len(one.values)) for one in series] == [
+        *(
+            ("real_time", "s", 2),
+            ("cpu_time", "s", 2),
+            ("bytes_per_second", "B/s", 2),
+            ("items_per_second", "item/s", 2),
+        )
+    ]
+    assert 4096 / series[1].values[0] == pytest.approx(series[2].values[0]), "the rate is by processor time"
+    failed = case(name, "google-benchmark/BM_Error")
+    assert (failed.status, failed.reason) == ("failed", "no device")
+    assert read(name).content.left_out == ("BM_Wide/cells:64/real_time cells",)
+
+
+def test_pytest_benchmark_has_its_rounds_or_else_the_statistics():
+    rounds = case("pytest-benchmark.json", "pytest-benchmark/test_b.py::test_sum[n=10]").series
+    assert [(one.name, one.values[0]) for one in rounds] == [("time", 9.084000339498743e-08)]
+    saved = case("pytest-benchmark-saved.json", "pytest-benchmark/test_b.py::test_sort").series
+    assert [one.name for one in saved] == ["median", "min", "mean", "max"]
+    assert read("pytest-benchmark.json").content.devices[0].name == "AMD EPYC"
+
+
+def test_hyperfine_has_every_run_and_a_command_that_failed_is_a_failed_case():
+    good, bad = read("hyperfine.json").content.results
+    assert good.series[0].values == (0.0007205240000000001, 0.000693173, 0.002364866)
+    assert (bad.status, bad.reason) == ("failed", "3 of 3 runs ended with exit status 1")
+
+
 def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
     run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
     copies = [result for result in run.results if result.case.name == "Copy"]
@@ -410,6 +445,9 @@ DAMAGED = (
     ("perftest-write-bw.json", '"n_iterations"', 'sl: 3,\n"n_iterations"', "not JSON"),
     ("perftest-write-bw.json", '"MsgRate": 0.751343\n}\n}\n', '"MsgRa', "not JSON"),
     ("perftest-write-bw.json", '"test_info"', "test_info", "before version 24.01"),
+    ("google-benchmark.json", '"time_unit": "us"', '"time_unit": "h"', "not a known unit"),
+    ("pytest-benchmark.json", '"version"', '"edition"', "'version' is missing"),
+    ("hyperfine.json", '"user": 0.000615', '"user": "0.000615"', "'user' is missing, or is not a measured number"),
 )
 
 

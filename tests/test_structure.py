@@ -450,10 +450,10 @@ def test_no_function_is_longer_than_60_lines():
     assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
-def test_an_importer_has_at_most_90_lines_and_all_of_them_at_most_1500():
+def test_an_importer_has_at_most_90_lines_and_all_of_them_at_most_2100():
     lengths = {path.name: len(path.read_text().splitlines()) for path in python_files("gpubench/importers")}
     assert {name: length for name, length in lengths.items() if length > 90 and not name.startswith("_")} == {}
-    assert sum(lengths.values()) <= 1500
+    assert sum(lengths.values()) <= 2100
 
 
 def statements(function: ast.FunctionDef) -> list[ast.stmt]:
