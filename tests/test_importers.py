@@ -15,10 +15,15 @@ replaced. Where they are from:
 - transferbench-1.62, -p2p: AMD's notes on the MI350X; -iterations: pull request 50 of ROCm/TransferBench; -bars: an
   article on an MI210.
 - superbench: tests/analyzer of microsoft/superbenchmark.
+- osu-*: notes of several centres on OSU Micro-Benchmarks 5.4 to 7.5. gpu-fryer: a note on two V100.
+- mlperf-*: results and notes in public repositories, cut behind the percentiles.
+- dcgm-diag-*: the outputs that NVIDIA/DCGM tests with, and one of an operator.
 - google-benchmark, pytest-benchmark, hyperfine: versions 1.7.1, 5.3.1 and 1.15 run for this test.
 
 No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
-numbers that are made up. So are vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
+numbers that are made up. So are nccl-tests.json (version 2.19), nvloom (1.3), ncu-* (the columns of Nsight Compute's
+documentation), guidellm (the schemas of 0.7), and vllm-*, sglang, llama-bench*, aiperf and genai-perf: see
+test_importers_inference.py.
 """
 
 from __future__ import annotations
@@ -48,10 +53,12 @@ FILES = sorted(path.name for path in IMPORTS.iterdir())
 TOOLS = {
     "nvbandwidth": "nvbandwidth",
     "rccl-tests": "nccl_tests",
+    "nccl-tests.json": "nccl_tests_json",
     "nccl-tests": "nccl_tests",
     "nvbench": "nvbench",
     "babelstream": "babelstream",
     "gpu-stream-1": "babelstream",
+    "gpu-fryer": "gpu_fryer",
     "gpu-": "gpu_benches",
     "cuda-memcpy": "gpu_benches",
     "um-stream": "gpu_benches",
@@ -67,6 +74,12 @@ TOOLS = {
     "google-benchmark": "google_benchmark",
     "pytest-benchmark": "pytest_benchmark",
     "hyperfine": "hyperfine",
+    "osu": "osu",
+    "mlperf": "mlperf",
+    "dcgm": "dcgm_diag",
+    "nvloom": "nvloom",
+    "ncu": "ncu",
+    "guidellm": "guidellm",
 }
 GIB = 2**30
 
@@ -388,6 +401,71 @@ def test_hyperfine_has_every_run_and_a_command_that_failed_is_a_failed_case():
     assert (bad.status, bad.reason) == ("failed", "3 of 3 runs ended with exit status 1")
 
 
+FIGURES = (  # file, case, the series by label
+    ("osu-bw.txt", "osu/bandwidth[size=256MiB,library=MPI,buffers=cuda,type=MPI_CHAR]", {"bandwidth": 279573.25e6}),
+    ("osu-5.4.txt", "osu/bandwidth[size=1B,library=MPI,buffers=cuda,from=host,to=host]", {"bandwidth": 0.41e6}),
+    (
+        "osu-allreduce.txt",
+        "osu/allreduce-latency[size=16MiB,library=MPI,buffers=cuda]",
+        {"latency": 8630.58e-6, "min": 8619.5e-6, "max": 8642.46e-6},
+    ),
+    ("dcgm-diag-3.json", "dcgm-diag/pcie-gpu-to-host-bandwidth", {"value": 13.08e9}),
+    ("dcgm-diag-3.json", "dcgm-diag/pcie-gpu-to-host-latency", {"value": 4.386e-6}),
+    ("dcgm-diag-4.json", "dcgm-diag/passed", {"tests": 1.0}),
+    (
+        "mlperf-offline.txt",
+        "mlperf/Offline[sut=SUT_Offline,mode=PerformanceOnly]",
+        {"samples": 45786.8, "mean_latency": 332.352184971, "p50.00": 332.405489517, "p90.00": 596.98202426},
+    ),
+    ("nvloom.txt", "nvloom/device_to_device_unidir_write_sm[row=0,column=1]", {"bandwidth": 771.52e9}),
+    ("nvloom.txt", "nvloom/bisect_device_to_device_write_sm[row=1->0,column=0]", {"bandwidth": 764.5e9}),
+    (
+        "ncu-raw.csv",
+        "ncu/kernel[name=gemm_tiled_kernel,grid=(4096, 1, 1),block=(1024, 1, 1)]",
+        {"time": 10.196e-3, "dram": 5.55e9},
+    ),
+    (
+        "nccl-tests.json",
+        "nccl-tests/all_reduce[size=8GiB,type=float,redop=sum,root=-1,ranks=2,place=in]",
+        {"busbw": 393.98e9, "algbw": 210.12e9, "time": 40880e-6},
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "case_id", "expected"), FIGURES)
+def test_a_printed_figure_becomes_a_series_in_si_units(name, case_id, expected):
+    assert {label: of[0] for label, of in values(name, case_id).items()} == pytest.approx(expected, rel=1e-12)
+
+
+def test_gpu_fryer_has_a_figure_per_gpu_and_each_launch_of_a_kernel_is_a_sample():
+    means = [(result.devices, result.series[0].values) for result in read("gpu-fryer.txt").content.results]
+    assert means == [(("cuda:0",), (6208e9,)), (("cuda:1",), (6332e9,))]
+    (kernel,) = read("ncu-iterations.csv").content.results
+    assert {series.name: series.values for series in kernel.series} == {
+        "time": (2.02e-6, 2.05e-6),
+        "dram": (1.10e12, 1.08e12),
+    }
+
+
+def test_a_diagnosis_that_failed_and_an_invalid_result_of_mlperf_are_failed_cases():
+    (failed,) = (result for result in read("dcgm-diag-4.json").content.results if result.status == "failed")
+    assert failed.reason == "Persistence Mode: Persistence mode for GPU 0 is disabled."
+    (skipped,) = (result for result in read("dcgm-diag-3.json").content.results if result.status == "skipped")
+    assert skipped.reason.startswith("GPU 0: Unable to find hardware diagnostic")
+    (invalid,) = read("mlperf-server.txt").content.results
+    assert (invalid.status, invalid.cause) == ("failed", "invalid-result")
+    assert invalid.reason.endswith("not Performance constraints satisfied, Early stopping satisfied")
+
+
+def test_guidellms_load_with_a_fixed_concurrency_is_closed_and_has_the_bytes_of_its_steps():
+    closed, open_ = read("guidellm.json").content.results
+    assert (closed.case.name, open_.case.name) == ("closed", "open")
+    rate = closed.series[0]
+    assert rate.work.items / rate.values[0] == pytest.approx(20 * 128)
+    assert rate.limit == "dram"
+    assert next(s for s in open_.series if s.name == "p99_time_to_first_token").values == (pytest.approx(0.044),)
+
+
 def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
     run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
     copies = [result for result in run.results if result.case.name == "Copy"]
@@ -445,6 +523,16 @@ DAMAGED = (
     ("perftest-write-bw.json", '"n_iterations"', 'sl: 3,\n"n_iterations"', "not JSON"),
     ("perftest-write-bw.json", '"MsgRate": 0.751343\n}\n}\n', '"MsgRa', "not JSON"),
     ("perftest-write-bw.json", '"test_info"', "test_info", "before version 24.01"),
+    ("osu-validated.txt", "23346.67              Pass", "23346.67", "columns where the head has"),
+    ("osu-bw.txt", "Avg Latency(us)", "Avg Latency(ms)", "newer than the known versions"),
+    ("mlperf-offline.txt", "Test Parameters Used", "", "it ends before the parameters"),
+    ("dcgm-diag-3.json", '"status": "SKIP"', '"state": "SKIP"', "'status' is missing"),
+    ("nvloom.txt", "770.25\tN/A", "77.025\tN/A", "add up to"),
+    ("nvloom.txt", "1541.77 GB/s", "1541.77 TB/s", "neither GB/s nor ns"),
+    ("ncu-raw.csv", "10,196,000", "10196,00", "not a number with a decimal point"),
+    ("ncu-raw.csv", '"ns"', '"ticks"', "not a known unit"),
+    ("nccl-tests.json", '"version": 1', '"version": 2', "JSON of version 2"),
+    ("guidellm.json", '"version": 2', '"version": 3', "report of version 3"),
     ("google-benchmark.json", '"time_unit": "us"', '"time_unit": "h"', "not a known unit"),
     ("pytest-benchmark.json", '"version"', '"edition"', "'version' is missing"),
     ("hyperfine.json", '"user": 0.000615', '"user": "0.000615"', "'user' is missing, or is not a measured number"),

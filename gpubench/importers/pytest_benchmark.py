@@ -1,4 +1,4 @@
-"""Import pytest-benchmark's JSON (`--benchmark-json`, `--benchmark-save`); the names are those of its version 5.
+"""Import pytest-benchmark's JSON (`--benchmark-json`, `--benchmark-save`); the names come from version 5.
 
 A sample is the mean time of a round, in seconds. Files without the rounds (`--benchmark-save` does not keep them) have
 the median with minimum, mean and maximum."""
