@@ -1,7 +1,7 @@
 """Import the csv of NVIDIA Nsight Compute (`ncu --csv`, pages details and raw): the times of kernels.
 
-NsightComputeCli.html describes the columns under "CSV". A launch is a sample of its kernel with its grid and block. Only
-the duration and the rate of the memory are read; the profiler fixes the clocks, so compare with profiles alone. A
+NsightComputeCli.html describes the columns under "CSV". A launch is a sample of its kernel with its grid and block.
+Only the duration and the rate of the memory are read. The profiler fixes the clocks, so compare with profiles alone. A
 number has a point as its decimal mark and commas between thousands."""
 
 import csv
