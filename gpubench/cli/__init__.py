@@ -9,6 +9,7 @@ import typer
 from gpubench.base.errors import UsageError
 from gpubench.cli import (
     _help,
+    bisect,
     compare,
     doctor,
     fleet,
@@ -41,6 +42,7 @@ app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)
 app.command("compare", rich_help_panel=_JUDGE)(compare.compare)
 app.command("ab", rich_help_panel=_JUDGE)(gate.ab)
 app.command("gate", rich_help_panel=_JUDGE)(gate.gate)
+app.command("bisect", rich_help_panel=_JUDGE)(bisect.bisect)
 app.command("show", rich_help_panel=_SHARE)(report.show)
 app.command("report", rich_help_panel=_SHARE)(report.report)
 app.command("site", rich_help_panel=_SHARE)(report.site)
