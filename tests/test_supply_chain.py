@@ -74,11 +74,11 @@ def test_a_lock_names_no_index_and_no_place_of_a_machine():
 
 
 def test_the_action_installs_by_hash_alone():
-    text = (ROOT / "ci" / "action.yml").read_text()
+    text = (ROOT / "action.yml").read_text()
     installs = [line.strip() for line in text.splitlines() if re.match(r"\s*pip ", line)]
     assert installs == [
-        'pip --require-hashes -r "$GITHUB_ACTION_PATH/../locks/$EXTRA.lock"',
-        'pip --no-deps --no-build-isolation "$GITHUB_ACTION_PATH/.."',
+        'pip --require-hashes -r "$GITHUB_ACTION_PATH/locks/$EXTRA.lock"',
+        'pip --no-deps --no-build-isolation "$GITHUB_ACTION_PATH"',
     ]
 
 
@@ -95,7 +95,7 @@ OURS = {"id": 5, "body": "<!-- gpubench gate -->\nfaster", "user": {"login": "gi
 @pytest.mark.parametrize(("comments", "expected"), [(COMMENTS, ["create"]), ([*COMMENTS, OURS], ["update", 5])])
 def test_the_action_changes_only_a_comment_that_it_has_written_itself(tmp_path, comments, expected):
     """The script of action.yml runs against a GitHub that only records the requests."""
-    text = (ROOT / "ci" / "action.yml").read_text()
+    text = (ROOT / "action.yml").read_text()
     script = text.split("script: |\n")[1].split("\n    - name:")[0]
     (tmp_path / "gpubench-runs").mkdir()
     (tmp_path / "gpubench-runs" / "comment.md").write_text("<!-- gpubench gate -->\nnew")
