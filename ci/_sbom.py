@@ -79,9 +79,10 @@ def component(name: str, kind: str) -> dict[str, Any]:
         "version": version,
         "purl": purl(name),
     }
+    classifiers = [text.rpartition(" :: ")[2] for text in package.get_all("Classifier", ()) if text[:7] == "License"]
     if expression := package["License-Expression"]:
         entry["licenses"] = [{"expression": expression}]
-    elif (license_name := (package["License"] or "").strip()) and "\n" not in license_name:
+    elif license_name := ", ".join(classifiers) or (package["License"] or "").strip().partition("\n")[0]:
         entry["licenses"] = [{"license": {"name": license_name}}]
     return entry
 

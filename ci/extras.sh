@@ -58,7 +58,9 @@ trap 'rm -rf "$work"' EXIT
 for extra in "$@"; do
     started=$SECONDS
     "$base" -m venv "$work/$extra"
-    "$work/$extra/bin/python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$extra]"
+    pip() { "$work/$extra/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+    pip --require-hashes -r "$root/locks/$extra.lock"
+    pip --no-deps --no-build-isolation --editable "$root"
     say "$extra: installed in $((SECONDS - started)) s, $(du -sh "$work/$extra" | cut -f1)"
     (cd "$work" && check "$work/$extra/bin/python")
     "$work/$extra/bin/gpubench" --version

@@ -18,6 +18,10 @@ if [ "${1:-}" = --slow ]; then
 fi
 
 started=$SECONDS
+install_wheel() { # PYTHON LOCK WHEEL: all packages by their hashes, then the wheel that was just built
+    "$1" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$root/locks/$2.lock"
+    "$1" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$3"
+}
 step() { say "$((SECONDS - started)) s: $*"; }
 
 setup dev
@@ -41,7 +45,7 @@ step "wheel"
 step "the wheel in an empty environment, from another directory"
 "$python" -m venv "$work/empty"
 empty=$work/empty/bin
-"$empty/python" -m pip install --quiet --disable-pip-version-check "$work"/dist/*.whl
+install_wheel "$empty/python" base "$work"/dist/*.whl
 cd "$work"
 "$empty/gpubench" --version
 "$empty/gpubench-suite" --help >help.txt
@@ -52,7 +56,7 @@ recorded=$root/tests/recordings/sessions
 "$empty/gpubench" gate "$recorded/2.jsonl.gz" --baseline "$recorded/2.jsonl.gz" >gate.txt
 
 step "the same with the host's kernels: measure and report"
-"$empty/python" -m pip install --quiet --disable-pip-version-check "$(echo dist/*.whl)[host]"
+install_wheel "$empty/python" host dist/*.whl
 "$empty/gpubench" run all --tier smoke --device host --out smoke.jsonl
 "$empty/gpubench" report smoke.jsonl -o smoke.html
 tail -n 1 smoke.jsonl | grep -q '"end"' || fail "the run file has no end record"

@@ -127,7 +127,7 @@ class CardHealth:
         self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
 
     def readings(self) -> Iterator[gb.HealthReading]:
-        """Yield all readings: recovery, memory errors, slowdowns, processes, PCIe, NVLink.
+        """Yield all readings: recovery, memory errors, InfoROM, slowdowns, processes, PCIe, NVLink.
 
         A reading that NVML refuses has no value. Raises LostGpuError if the GPU does not answer any more."""
         yield self._recovery()
@@ -139,6 +139,7 @@ class CardHealth:
             gb.HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime)
         )
         yield from self._memory()
+        yield self._reading(gb.HealthSign.INFOROM, f"nvidia-smi --query --id={self._card}", self._is_inforom_wrong)
         yield from self._slowdowns()
         yield self._processes()
         yield from self._pcie()
@@ -179,6 +180,16 @@ class CardHealth:
                 return self._pages()
             return [gb.HealthReading(sign, None, str(error), command) for sign, (_, command) in signs.items()]
         return [gb.HealthReading(sign, rows[place], command=command) for sign, (place, command) in signs.items()]
+
+    def _is_inforom_wrong(self) -> float:
+        """Return 1 if the configuration that the board stores has a wrong checksum, else 0."""
+        try:
+            self._nvml.nvmlDeviceValidateInforom(self._gpu)
+        except self._nvml.NVMLError as error:
+            if error.value != self._nvml.NVML_ERROR_CORRUPTED_INFOROM:
+                raise
+            return 1.0
+        return 0.0
 
     def _pages(self) -> list[gb.HealthReading]:
         nvml, gpu = self._nvml, self._gpu

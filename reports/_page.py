@@ -18,6 +18,7 @@ from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._staircase import staircase
 from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
+from ._waterfall import waterfall
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -187,6 +188,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
         "counts_by_level": counts_by_level(all_notices),
         "has_errors": any(notice.level == "error" for notice in all_notices),
         "suites": tuple(_suite(summary, name, table) for name, table in tables.items()),
+        "waterfall": waterfall(summary),
         "phases": by_topic["phases"],
         "rooflines": tuple(_roofline.rooflines(summary)),
         "links": by_topic["links"],

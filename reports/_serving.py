@@ -20,7 +20,7 @@ def served(summary: gb.Summary, suite: str, view: gb.View) -> list[Chart]:
 
     Each model has a line; a rate with too few queries for a p99 has no point. The list is empty if no rate has one."""
     (served_models,) = gb.Servings.of(summary, suite, view)
-    models = served_models.models
+    models = [capacity for model in served_models.models for capacity in model.curves]
     lines = [[(point.rate, point.first_token_s[1]) for point in model.points] for model in models]
     drawn = [[(rate, seconds) for rate, seconds in line if seconds] for line in lines]
     if not any(drawn):

@@ -1,4 +1,6 @@
-"""Write the figures of a run in the text format of Prometheus, for the textfile collector of the node exporter."""
+"""Write the figures of a run in the text format of Prometheus, for the textfile collector of the node exporter.
+
+The text is valid OpenMetrics too: all metrics are gauges, and Prometheus ignores the last line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,7 +41,8 @@ class PrometheusReport:
         summary = gb.Summary(run)
         spreads = summary.spreads()
         return "".join(
-            f"{line}\n" for line in (*_figure_lines(summary, spreads), *_case_lines(spreads), *_run_lines(summary))
+            f"{line}\n"
+            for line in (*_figure_lines(summary, spreads), *_case_lines(spreads), *_run_lines(summary), "# EOF")
         )
 
 

@@ -8,12 +8,17 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from gpubench.api import suite as gb
 
 _INSTALL = gb.installation.with_extra("compilers")
+
+_MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class TritonArray:
@@ -66,6 +71,45 @@ def on_stream(bench: gb.Bench) -> Any:
 
     triton.runtime.driver.set_active(StreamDriver())
     return triton
+
+
+class BuiltKernel:
+    """A kernel in Triton, compiled for this GPU, that CuPy launches on the suite's stream.
+
+    `types` are the types of its arguments in order (`*fp16`, `i32`), and `constants` the values of the others."""
+
+    def __init__(
+        self,
+        bench: gb.Bench,
+        kernel: Any,
+        types: Mapping[str, str],
+        constants: Mapping[str, int],
+        warps: int,
+        stages: int,
+    ) -> None:
+        if bench.traits.vendor != "nvidia":
+            raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
+        triton, xp = imported(), bench.xp
+        sys.modules[kernel.__module__].__dict__["tl"] = triton.language
+        aligned = {(place,): [["tt.divisibility", 16]] for place, of in enumerate(types.values()) if of[0] == "*"}
+        signature = {**types, **dict.fromkeys(constants, "constexpr")}
+        source = triton.compiler.ASTSource(triton.jit(kernel), signature, dict(constants), aligned)
+        number = gb.Architecture.parse(bench.traits.arch).capability
+        target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
+        compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+        self._threads, self._shared_bytes, self.version = 32 * warps, compiled.metadata.shared, triton.__version__
+        if self._shared_bytes > bench.traits.max_shared_bytes:
+            raise gb.Skip(f"the kernel needs {self._shared_bytes} bytes of shared memory in a block")
+        module = xp.cuda.function.Module()
+        module.load(compiled.asm["cubin"])
+        self._function = module.get_function(compiled.metadata.name)
+        xp.cuda.driver.funcSetAttribute(self._function.ptr, _MOST_SHARED, self._shared_bytes)
+
+    def call(self, grid: tuple[int, ...], *args: Any) -> Callable[[], None]:
+        """Return the launch with these arguments: device arrays and NumPy scalars."""
+        # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
+        cells = (*args, np.uint64(0), np.uint64(0))
+        return partial(self._function, grid, (self._threads,), cells, shared_mem=self._shared_bytes)
 
 
 @contextlib.contextmanager

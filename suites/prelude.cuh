@@ -246,6 +246,21 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+// Transposes a matrix of 8 × 8 halves of a warp (movmatrix; PTX ISA, since sm_75). A lane passes and receives columns
+// 2·(lane % 4) and 2·(lane % 4) + 1 of row lane / 4.
+static __device__ __forceinline__ u32 gb_transpose(u32 two) {
+    u32 found;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(two));
+    return found;
+}
+#if __CUDA_ARCH__ >= 890
+// Returns two numbers of e4m3, the low 16 bits of a word, as halves (cvt; PTX ISA, since sm_89).
+static __device__ __forceinline__ u32 gb_e4m3_halves(u32 two) {
+    u32 found;
+    asm("{\n .reg .b16 low;\n cvt.u16.u32 low, %1;\n cvt.rn.f16x2.e4m3x2 %0, low;\n}" : "=r"(found) : "r"(two));
+    return found;
+}
+#endif
 // Loads four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75). Lane 8·i + j passes the
 // address of the 16 bytes of row j of matrix i. Each lane receives, of each matrix, columns 2·(lane % 4) and 2·(lane %
 // 4) + 1 of row lane / 4.

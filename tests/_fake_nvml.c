@@ -88,6 +88,12 @@ int nvmlDeviceGetRemappedRows(void *gpu, unsigned *correctable, unsigned *rows, 
     return status ? status : number("failure", 0, failure);
 }
 
+int nvmlDeviceValidateInforom(void *gpu) {
+    u64 unused;
+    (void)gpu;
+    return look_up("inforom", &unused);
+}
+
 int nvmlDeviceGetRetiredPages(void *gpu, int cause, unsigned *count, u64 *pages) {
     unsigned pages_retired;
     int status = number("pages", 0, &pages_retired);

@@ -31,6 +31,8 @@ struct float4 { float x, y, z, w; };
 struct uint4 { u32 x, y, z, w; };
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 struct uint2 { u32 x, y; };
+struct float2 { float x, y; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 struct Index { u32 x, y, z; };
 static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
@@ -229,6 +231,7 @@ static inline u64 gb_clock() { return ticks += 1000; }
 static inline u64 gb_nanoseconds() { return ticks / 2; }
 static inline void gb_used(volatile u32* sink, u32 value) { *sink = value; }
 static inline u64 gb_load_l2(u64 address) { return *(const u64*)address; }
+static inline u64 gb_add(u64 address, u64 value) { return __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 static inline u32 gb_seen(const u32* flag) { return *(const volatile u32*)flag; }
 static inline void gb_post(u32* flag, u32 value) { *(volatile u32*)flag = value; }
 static inline u32 gb_add_and_see(u32* flag) { return __atomic_fetch_add(flag, 1, __ATOMIC_SEQ_CST); }
@@ -271,6 +274,14 @@ template <class A> static A gb_shuffle(A value, int lane) {
     memcpy(&value, grid::exchange(mine)[lane % WARP].words, sizeof value);
     return value;
 }
+static inline u32 gb_transpose(u32 two) {
+    grid::Slot mine;
+    mine.words[0] = two;
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 row = grid::running % 32 / 4, column = 2 * (grid::running % 4), shift = 16 * (row % 2);
+    const u32 low = all[4 * column + row / 2].words[0] >> shift, high = all[4 * column + 4 + row / 2].words[0] >> shift;
+    return (low & 0xffffu) | high << 16;
+}
 static inline void gb_matrices(u32 (&found)[4], const void* row) {
     grid::Slot mine;
     memcpy(mine.words, &row, sizeof row);
@@ -294,6 +305,14 @@ static inline unsigned short gb_to_half(float value) {
     unsigned short bits;
     memcpy(&bits, &half, 2);
     return bits;
+}
+static inline float e4m3_of(u32 byte) {
+    const u32 exponent = byte >> 3 & 15, fraction = byte & 7;
+    const float size = exponent ? ldexpf(8 + fraction, (int)exponent - 10) : ldexpf(fraction, -9);
+    return (byte & 0x7f) == 0x7f ? NAN : byte & 0x80 ? -size : size;
+}
+static inline u32 gb_e4m3_halves(u32 two) {
+    return gb_to_half(e4m3_of(two & 255)) | (u32)gb_to_half(e4m3_of(two >> 8 & 255)) << 16;
 }
 static inline u32 gb_half2_minus(u32 a, u32 b) {
     float x[2], y[2];

@@ -64,6 +64,7 @@ def _build(grid: str, kernels: str, options: list[str], built: Path) -> None:
         source, library = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         source.write_text(text)
         names = re.findall(r'extern "C"\s+void\s+(\w+)\(', _compiled(*options, "-E", "-P", str(source)))
+        assert names, "the preprocessor's output has no kernel; such a library must not be kept"
         calls = "".join(_RUN.format(name) for name in names)
         source.write_text(f'#include "{_precompiled(includes)}"\n{text}{calls}')
         _compiled(*options, "-shared", str(source), "-o", str(library))

@@ -52,7 +52,7 @@ def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
     return PaperBench(gpu, case, Target(Facts((PAPER,)), PAPER), suite.package, 1, devices=(PAPER,))
 
 
-def products_by_numpy(bench, product, workspace=None):
+def products_by_numpy(bench, product, workspace=None, units=0):
     """Compute the vendor's products of halves by NumPy, with sums in single precision."""
     shape = product.shape
 
@@ -61,8 +61,9 @@ def products_by_numpy(bench, product, workspace=None):
         return result.reshape((-1, cols, rows) if is_transposed else (-1, rows, cols))
 
     def call():
-        a, b = matrix(product.a, shape.m, shape.k), matrix(product.b, shape.k, shape.n, shape.order == "nt")
-        b = b.swapaxes(1, 2) if shape.order == "nt" else b
+        is_turned = [order == "t" for order in shape.order]
+        a, b = matrix(product.a, shape.m, shape.k, is_turned[0]), matrix(product.b, shape.k, shape.n, is_turned[1])
+        a, b = (array.swapaxes(1, 2) if turned else array for array, turned in zip((a, b), is_turned, strict=True))
         product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
 
-    return types.SimpleNamespace(call=call)
+    return types.SimpleNamespace(call=call, notes={})

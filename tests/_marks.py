@@ -98,4 +98,3 @@ MARKS = (
     _mark("host with a number", "no answer from worker-17 and from gpu-worker-19b", "worker-17", "worker-19b"),
     _mark("container", f"container {'4f5e6d7c8b9a' * 5}4f5e of 4f5e6d7c8b9a", "4f5e6d7c8b9a"),
 )
-SECRETS = tuple(dict.fromkeys(secret for mark in MARKS for secret in mark.secrets))

@@ -1,6 +1,7 @@
 """The part of triton.language that our kernels in Triton use, by NumPy on the host: one program after another."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -10,6 +11,10 @@ class ElementPointer:
 
     def __init__(self, array, offset=0):
         self.array, self.offset = array, offset
+
+    @property
+    def dtype(self):
+        return SimpleNamespace(element_ty=self.array.dtype)
 
     def __add__(self, offset):
         return ElementPointer(self.array, self.offset + np.asarray(offset))
@@ -60,6 +65,9 @@ class NumpyTriton:
 
     def sigmoid(self, block):
         return 1 / (1 + np.exp(-block))
+
+    def trans(self, block):
+        return block_of(np.swapaxes(block, 0, 1))
 
     def dot(self, a, b, c=0):
         return block_of(a.astype(np.float32) @ b.astype(np.float32) + c)

@@ -9,10 +9,13 @@ import sys
 import tempfile
 
 import _command
+import hypothesis
 import pytest
 
 from gpubench import plugins
 from gpubench.measuring import inventory
+
+SLOWNESS = [hypothesis.HealthCheck.too_slow]
 
 
 @functools.cache
@@ -32,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     runtime = tempfile.TemporaryDirectory(prefix="gpubench-tests-")
     config.add_cleanup(runtime.cleanup)
     os.environ["XDG_RUNTIME_DIR"] = runtime.name
+    # other tests run at the same time, so that no example has a time limit
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=50, suppress_health_check=SLOWNESS)
+    hypothesis.settings.load_profile("tests")
     config.option.markexpr = config.option.markexpr or "not slow"
 
 

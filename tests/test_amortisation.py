@@ -1,6 +1,7 @@
 """After how many calls a compiler pays: exact numbers of small runs, the interval, what is left out, every report."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -10,7 +11,7 @@ import _make as make
 import numpy as np
 import pytest
 
-from gpubench import plugins, stats
+from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.amortised import Amortisation, calls_to_pay
 from gpubench.analysis.views.tables import tables
@@ -56,8 +57,8 @@ MEASURED = (
 )
 
 
-def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_times():
-    """A running process pays for the compilation, a fresh one for everything until its first result."""
+def test_the_calls_are_the_difference_of_the_costs_over_that_of_the_times_and_the_table_says_so():
+    # A running process pays for the compilation, a fresh one for everything until its first result.
     (amortisation,) = amortisations_of(*MEASURED)
     assert (amortisation.by, amortisation.eager, amortisation.operator, amortisation.series) == (
         "triton",
@@ -72,9 +73,6 @@ def test_the_calls_are_the_difference_of_the_costs_over_the_difference_of_the_ti
         [1.5, 0.375, 4.5]
     )
     assert not any(paid.is_bound for paid in amortisation.paid)
-
-
-def test_the_table_says_after_how_many_calls_it_pays_and_how_much_work_that_is():
     (table,) = tables(Summary(run_of(*MEASURED)), "compilers")
     assert table.title == TITLE
     assert table.rows == (
@@ -111,8 +109,8 @@ def test_a_provider_that_is_not_faster_never_pays():
         assert table.rows[0][-3:] == ("never", "never", "never")
 
 
-def test_a_library_that_reports_its_own_seconds_is_compared_with_the_same_stage_by_the_clock_of_the_host():
-    """JAX has no stream of ours, so that its calls have no device time."""
+def test_a_library_or_a_provider_with_a_stream_of_its_own_is_compared_by_the_time_of_the_host():
+    # JAX has no stream of ours, so that its calls have no device time.
     host = make.timing(0.004, name="host.host", moved=1e6)
     cupy = make.result(make.timing(0.003), host, of=make.case("softmax", "compilers", rows=32, by="cupy"))
     jax = operator("jax", [0.002], "cupy", series="host.self")
@@ -120,6 +118,14 @@ def test_a_library_that_reports_its_own_seconds_is_compared_with_the_same_stage_
     (amortisation,) = amortisations_of(cupy, jax, *builds)
     assert (amortisation.eager_seconds, amortisation.series) == (0.004, "host.self")
     assert amortisation.paid[0].calls.centre == pytest.approx(500)
+    slower = make.result(
+        make.timing(0.003, name="hot", moved=1e6),
+        make.timing(0.005, name="host", moved=1e6),
+        of=make.case("softmax", "compilers", rows=32, by="cupy"),
+    )
+    jax = operator("jax", [0.001], "cupy", series="host")
+    (amortisation,) = amortisations_of(slower, jax, build("jax", "cold", first=[4.0]))
+    assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
 
 
 def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
@@ -137,23 +143,23 @@ def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_tha
     assert calls == pytest.approx({"torch": 6000, "cupy": 4000})
 
 
+def test_an_operator_pays_off_its_own_tuning_against_the_same_tuner_without_effort():
+    def tuned(by, seconds, cost):
+        result = operator(by, [seconds], "inductor")
+        tuning = Series("", "s", (cost,), stage="tuning", mode="self", role="primary")
+        return dataclasses.replace(result, series=(*result.series, tuning))
+
+    of = amortisations_of(tuned("inductor", 0.002, 1.0), tuned("max", 0.001, 5.0), tuned("descent", 0.003, 9.0))
+    assert {amortised.by: amortised.paid[0].calls.centre for amortised in of} == {"max": 4000, "descent": math.inf}
+    assert {amortised.paid[0].cache for amortised in of} == {"cold"}
+
+
 def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
     chain = {"name": "pointwise", "chain": "swiglu"}
     times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
     builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
     (amortisation,) = amortisations_of(*times, *builds)
     assert amortisation.paid[0].calls.centre == pytest.approx(100)
-
-
-def test_a_provider_whose_stream_is_not_ours_is_compared_by_the_time_of_the_host():
-    slower = make.result(
-        make.timing(0.003, name="hot", moved=1e6),
-        make.timing(0.005, name="host", moved=1e6),
-        of=make.case("softmax", "compilers", rows=32, by="cupy"),
-    )
-    jax = operator("jax", [0.001], "cupy", series="host")
-    (amortisation,) = amortisations_of(slower, jax, build("jax", "cold", first=[4.0]))
-    assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
 
 
 def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
@@ -190,16 +196,6 @@ def test_the_interval_is_that_of_resampled_medians():
     drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
     assert [calls.low, calls.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
     assert calls.low < calls.centre < calls.high
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
-def test_medians_of_resamples_have_the_distribution_of_resamples_drawn_one_by_one(size):
-    rng = np.random.default_rng(2)
-    values = rng.normal(size=size).tolist()
-    medians = stats.resampled_medians(values, 40_000, rng)
-    drawn = np.median(rng.choice(values, (40_000, size)), axis=1)
-    for place in np.unique(drawn.round(9)):
-        assert np.mean(medians < place + 1e-6) == pytest.approx(np.mean(drawn < place + 1e-6), abs=0.015)
 
 
 def test_an_interval_whose_times_overlap_reaches_never():

@@ -7,7 +7,7 @@ from typing import Any
 import _grid
 import numpy as np
 import pytest
-from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build, build_on, ids, sibling
+from _bandwidth import H200, SUITE, assert_checked, build, ids, sibling
 from _grid_device import bench
 from _modules import suite_module
 
@@ -82,11 +82,6 @@ def test_zero_blocks_and_odd_block_sizes_are_refused_with_a_message(block_bytes:
         build("blocks", **(POINT | {"way": "loop", "direction": "gather", "block_bytes": block_bytes, "count": count}))
 
 
-def test_blocks_beyond_the_memory_are_a_skip() -> None:
-    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
-        build_on(PlainGpu(), "blocks", **(POINT | {"way": "loop", "direction": "h2d", "block_bytes": 2**39}))
-
-
 def test_the_driver_of_nvidia_is_not_called_on_another_vendors_gpu() -> None:
     with pytest.raises(Skip, match="the way batch calls CUDA's driver"):
         on_paper("batch", "h2d")
@@ -157,9 +152,3 @@ def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers() -> None:
     assert len(full) == 4 * 2 * 5 * (5 + 1) + 2 * 5
     assert {"way=batch,direction=d2h,block=1KiB,count=4096,order=shuffled]"} <= set(full)
     assert len(points("full", plugins.load("backends", "host").devices()[0])) == 3 * 2 * 5 * 2
-
-
-def test_the_ways_are_drawn_over_the_block_size_with_their_thresholds() -> None:
-    by_size, by_count, _ = BLOCKS.topic.views
-    assert (by_size.kind, by_size.x, by_size.by[0]) == ("transfer", "block_bytes", "way")
-    assert (by_count.x, by_count.by[0]) == ("count", "way")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import _grid
-import numpy as np
 import pytest
 from _bandwidth import H200, SUITE, PlainGpu, assert_checked, build_on, ids, sibling
 from _grid_device import PAPER, bench
@@ -123,11 +122,6 @@ def test_a_node_that_the_machine_does_not_have_cannot_be_bound_to() -> None:
         NUMA.bind(memory.pages.ctypes.data, PAGE, 1000)
 
 
-def test_sizes_beyond_the_memory_are_a_skip() -> None:
-    with pytest.raises(Skip, match=r"TiB of memory, 1\.000 TiB are free"):
-        build_on(PlainGpu(), "host_link", device="cuda:0", node=0, direction="both", size_bytes=2**39)
-
-
 @pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_words_and_pages_are_checked_and_the_pages_are_unlocked_at_the_end(direction: str) -> None:
@@ -180,16 +174,3 @@ def test_all_gpus_of_a_host_copy_at_once_with_a_rank_each() -> None:
     gpu = dataclasses.replace(H200, peers=peers)
     cases = [case for case in SUITE.cases(Target(Facts((gpu,)), gpu)) if case.name == "host_link_all"]
     assert {(case.ranks, case.devices) for case in cases} == {(8, 8)}
-
-
-def test_the_inventory_of_this_machine_names_its_nodes() -> None:
-    if not Path("/sys/devices/system/node/has_memory").exists():
-        pytest.skip("this kernel has no NUMA nodes in /sys")
-    assert 0 in NUMA.node_numbers(inventory_nodes())
-
-
-def test_numpy_and_the_mapping_see_the_same_bytes() -> None:
-    memory = NUMA.NodeMemory(PAGE, 0, (0,))
-    memory.array[7] = 9
-    assert memory._map[7] == 9
-    assert np.count_nonzero(memory.pages) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _command import in_process
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.base.errors import Unavailable
@@ -22,8 +22,6 @@ from gpubench.plugins.collector import Condition
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 DEVICE = Device("host", "host", "a processor", "x86-64")
-# other tests may run at the same time
-QUICKLY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANYTHING = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers()),
@@ -67,7 +65,6 @@ def records(taken):
     return [record.decode(record.encode(item)) for item in taken]
 
 
-@QUICKLY
 @given(reading=ANYTHING | st.dictionaries(st.sampled_from(["any.a", "any.b"]), ANYTHING), messages=ANYTHING)
 def test_any_value_that_a_source_returns_can_be_written_to_a_run_file(reading, messages):
     counters = group(GivenSource(reading, messages))
@@ -97,7 +94,7 @@ def test_a_value_that_is_not_finite_is_missing_and_the_others_of_its_row_are_kep
     assert remark.words == "any.a was not a finite number (nan): that value is missing"
 
 
-def test_refused_values_are_counted_and_reported_at_the_end():
+def test_refused_values_failures_and_messages_are_counted_and_limited():
     counters = group(GivenSource({"any.a": math.inf, "any.b": "3"}))
     for _ in range(4):
         counters.read(0.0, 0.0)
@@ -109,9 +106,6 @@ def test_refused_values_are_counted_and_reported_at_the_end():
         "any.a: 4 values of the run were refused and are missing",
         "any.b: 4 values of the run were refused and are missing",
     ]
-
-
-def test_only_the_first_hundred_different_failures_are_reported():
     counters = group(GivenSource({}))
     for number in range(300):
         counters.source.reading = Unavailable(f"failure {number}", "")
@@ -119,9 +113,6 @@ def test_only_the_first_hundred_different_failures_are_reported():
     messages = [record.words for record in counters.take()[1:]]
     assert len(messages) == 101
     assert messages[-1] == "further warnings are omitted"
-
-
-def test_an_endless_sequence_of_messages_is_truncated():
     counters = group(GivenSource({}, ["x"] * 100))
     for _ in range(50):
         counters.read(0.0, 0.0)
@@ -155,7 +146,6 @@ def test_an_event_reading_that_is_not_a_bit_mask_is_refused(value):
     assert remark.words.startswith("any.a was not a bit mask (")
 
 
-@QUICKLY
 @given(declared=ANYTHING | st.lists(st.builds(Counter, ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=2))
 def test_a_collector_with_malformed_counters_is_not_read(declared):
     try:
@@ -181,7 +171,6 @@ def test_a_malformed_counter_is_refused_and_its_wrong_field_is_named(counter, me
         boundary.counters([counter])
 
 
-@QUICKLY
 @given(value=ANYTHING)
 def test_settings_and_messages_become_short_single_lines(value):
     for ask in (boundary.pairs, boundary.texts):

@@ -82,3 +82,10 @@ def test_the_command_takes_no_other_option_and_replaces_no_file(tmp_path):
     ended = gpubench("doctor", "--bundle", str(target))
     assert ended.returncode == 2
     assert "exists" in ended.stderr
+
+
+def test_a_bundle_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
+    done = gpubench("doctor", "--bundle", tmp_path / "missing" / "bundle.tar.gz")
+    assert done.returncode == 2
+    assert done.stderr.endswith("its folder is missing or read-only; choose another place\n")
+    assert "ok in" not in done.stderr

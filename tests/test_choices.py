@@ -20,17 +20,20 @@ def straight(alpha_s, beta, sizes=SIZES):
     return {size: alpha_s + size / beta for size in sizes}
 
 
-def test_a_time_is_predicted_by_the_points_on_both_sides_without_itself():
+def test_a_point_is_predicted_by_its_neighbours_and_a_hidden_one_costs_what_the_best_way_would_save():
     times = {100.0: 1.0, 200.0: 77.0, 400.0: 4.0}
     assert choices.between(times, 200.0) == pytest.approx(2.0)
     assert choices.between(times, 300.0) == 77.0, "a time that falls with the size counts as equally long"
     assert choices.between(times, 100.0) is None
     assert choices.between(times, 400.0) is None
-
-
-def test_among_equally_fast_ways_the_first_is_chosen():
     assert choices.fastest({"socket": 1.01, "memory": 1.0}) == "socket"
     assert choices.fastest({"socket": 1.03, "memory": 1.0}) == "memory"
+    odd = straight(1e-6, 1e10) | {SIZES[3]: 1.0}
+    (choice,) = (
+        choice for choice in choices.left_out({"odd": odd, "even": straight(2e-6, 1e10)}) if choice.at == SIZES[3]
+    )
+    assert choice.way == "odd"
+    assert choice.loss == pytest.approx(1 / (2e-6 + SIZES[3] / 1e10) - 1)
 
 
 def test_ways_whose_times_are_straight_are_chosen_without_loss_and_a_fixed_way_loses():
@@ -39,15 +42,6 @@ def test_ways_whose_times_are_straight_are_chosen_without_loss_and_a_fixed_way_l
     assert [choice.way for choice in chosen] == ["small"] * 3 + ["large"] * 3
     assert [choice.loss for choice in chosen] == [0.0] * 6
     assert choices.always_the_same(chosen) > 2
-
-
-def test_a_point_that_its_neighbours_hide_costs_what_the_best_way_would_have_saved():
-    odd = straight(1e-6, 1e10) | {SIZES[3]: 1.0}
-    (choice,) = (
-        choice for choice in choices.left_out({"odd": odd, "even": straight(2e-6, 1e10)}) if choice.at == SIZES[3]
-    )
-    assert choice.way == "odd"
-    assert choice.loss == pytest.approx(1 / (2e-6 + SIZES[3] / 1e10) - 1)
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:2], SIZES[:1], ()])
@@ -140,25 +134,6 @@ def test_dalys_interval_costs_no_more_than_the_best_of_all_intervals(step, save,
 def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
     assert intervals.daly_s(1e-3, 1e4) == pytest.approx(intervals.young_s(1e-3, 1e4), rel=1e-3)
     assert intervals.daly_s(300.0, 100.0) == 100.0
-
-
-def simulated(step, save, restart, steps, mtbf, segments, rng):
-    """Return the slow-down of a run whose failures are drawn: after each, a restart, and the segment again."""
-    segment, total = steps * step + save, 0.0
-    for _ in range(segments):
-        while (failure := rng.exponential(mtbf)) < segment:
-            total += failure
-            while (again := rng.exponential(mtbf)) < restart:  # another failure during the restart
-                total += again
-            total += restart
-        total += segment
-    return total / (segments * steps * step)
-
-
-def test_the_expected_slow_down_is_that_of_simulated_failures():
-    prediction = simulated(1.0, 2.0, 1.0, 20, 50.0, 20_000, np.random.default_rng(3))
-    assert prediction == pytest.approx(intervals.SnapshotCosts(1.0, 2.0, 1.0, 50.0).slowdown(20), rel=0.02)
-    assert prediction > 1.01 * intervals.SnapshotCosts(1.0, 2.0, 0.0, 50.0).slowdown(20)
 
 
 @pytest.mark.parametrize(("exchange_s", "steps"), [(0.0, 1), (0.05, 1), (0.06, 2), (0.2, 4), (0.9, 18)])

@@ -240,7 +240,7 @@ def test_slurms_script_measures_a_fleet_and_ends_with_the_judgement(tmp_path, me
     assert judge == "fleet judge gpubench-runs/7 --out gpubench-runs/7/fleet.xml --out gpubench-runs/7/fleet.md --floor"
 
 
-def test_slurms_script_measures_all_gpus_of_each_node(tmp_path):
+def test_slurms_script_takes_all_gpus_of_each_node_and_arguments_for_the_judge(tmp_path):
     script = CI / "slurm.sh"
     environment = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8", "GPUBENCH": "/bin/echo"}
     run = bash(f"bash {script}", tmp_path, **environment).stdout.splitlines()[0]
@@ -248,6 +248,9 @@ def test_slurms_script_measures_all_gpus_of_each_node(tmp_path):
     asked = [line.split()[1] for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
     assert "--exclusive" in asked, "without it Slurm gives a job no GPU that it does not ask for"
     assert not [option for option in asked if option.startswith("--gpus")], "the number of GPUs is that of the nodes"
+    done = bash(f"bash {CI / 'slurm.sh'} --baseline 'a b'", tmp_path, SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
+    assert done.stdout.splitlines()[1].endswith("--baseline a b")
+    assert "--floor" not in done.stdout
 
 
 def test_slurms_script_judges_nothing_where_nothing_was_measured(tmp_path):
@@ -259,9 +262,3 @@ def test_slurms_script_judges_nothing_where_nothing_was_measured(tmp_path):
         f"bash {CI / 'slurm.sh'}", tmp_path, SLURM_JOB_ID="7", MEASURED="2", GPUBENCH=str(tmp_path / "gpubench")
     )
     assert (done.returncode, len(done.stdout.splitlines())) == (2, 1)
-
-
-def test_arguments_of_slurms_script_reach_the_judge(tmp_path):
-    done = bash(f"bash {CI / 'slurm.sh'} --baseline 'a b'", tmp_path, SLURM_JOB_ID="7", GPUBENCH="/bin/echo")
-    assert done.stdout.splitlines()[1].endswith("--baseline a b")
-    assert "--floor" not in done.stdout

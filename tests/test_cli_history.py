@@ -64,15 +64,6 @@ def test_the_environment_variable_names_another_history_or_turns_it_off(call, tm
     assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
 
 
-def test_a_damaged_history_costs_a_run_nothing_but_a_warning(call, tmp_path):
-    (tmp_path / "gpubench-runs").mkdir()
-    (tmp_path / "gpubench-runs" / "history.sqlite").write_text("no database\n" * 100)
-    status, output, _ = call("run", *QUICKEST)
-    assert status == 0
-    assert "not in the history" in output
-    assert "1 case in " in output
-
-
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
     status, output, _ = call("history")
     assert status == 0
@@ -180,16 +171,6 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
 )
 def test_a_missing_case_or_series_is_answered_with_those_that_exist(call, filled, message, answer):
     assert call("history", *message) == (2, "", f"gpubench: {answer}\n")
-
-
-def test_a_missing_history_gives_the_exit_status_of_an_unreadable_file(call, tmp_path):
-    status, output, said = call("history")
-    assert (status, output) == (5, "")
-    assert said == (
-        "gpubench: there is no history at gpubench-runs/history.sqlite; "
-        "`gpubench history import FOLDER` makes one of run files\n"
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_names_neither_hosts_nor_folders_unless_asked_to(call, filled, tmp_path):

@@ -66,13 +66,10 @@ def test_every_case_of_both_has_its_effect_interval_and_verdict_the_worst_first(
     assert low < worst.observed_change < high < 0
 
 
-def test_the_change_of_a_suite_is_the_geometric_mean_of_its_cases_ratios(two_runs_compared):
+def test_better_and_worse_and_the_change_of_a_suite_follow_from_the_ratios_of_its_cases(two_runs_compared):
     (mean,) = two_runs_compared.against[0].geomeans
     assert (mean.suite, mean.cases) == ("bandwidth", 3)
     assert mean.ratio == pytest.approx((1 / 1.1 / 0.8) ** (1 / 3), rel=1e-3)
-
-
-def test_a_time_that_grew_is_worse_and_a_rate_that_grew_is_better():
     before = reading("a", *replicated("launch", 1e-6, moved=0.0), *replicated("copy", 1e-3))
     after = reading("b", *replicated("launch", 2e-6, moved=0.0), *replicated("copy", 0.5e-3))
     by_name = {finding.case.name: finding for finding in compared(before, after).against[0].judgement.findings}
@@ -120,7 +117,13 @@ def test_cases_of_another_method_and_figures_that_are_not_positive_are_in_no_mea
     assert {finding.case.name for finding in comparison.against[0].judgement.findings} == {"odd", "copy", "dot"}
 
 
-def test_cases_that_only_one_side_has_are_named():
+def test_every_other_run_is_compared_with_the_first_and_cases_of_one_side_are_named():
+    sides = [
+        reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
+    ]
+    three = compared(*sides)
+    assert [column.name for column in three.columns] == ["a", "b", "c"]
+    assert [verdicts(against)["triad"] for against in three.against] == ["slower", "faster"]
     result = compared(
         reading("a", *replicated("triad", 1e-3), *replicated("gone", 1e-3)),
         reading("b", *replicated("triad", 1e-3), *replicated("fresh", 1e-3)),
@@ -129,15 +132,6 @@ def test_cases_that_only_one_side_has_are_named():
         "only a has a figure of bandwidth/gone",
         "only b has a figure of bandwidth/fresh",
     ]
-
-
-def test_every_other_run_is_compared_with_the_first():
-    sides = [
-        reading(name, *replicated("triad", seconds)) for name, seconds in (("a", 1e-3), ("b", 1.2e-3), ("c", 0.9e-3))
-    ]
-    comparison = compared(*sides)
-    assert [column.name for column in comparison.columns] == ["a", "b", "c"]
-    assert [verdicts(against)["triad"] for against in comparison.against] == ["slower", "faster"]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +161,6 @@ def test_two_ordinary_runs_get_one_line_that_says_what_differs_and_that_once_pro
 )
 def test_ratios_from_two_on_are_written_as_times(ratio, text):
     assert comparison.better_or_worse(ratio) == text
-
-
-def test_run_letters_never_end():
-    assert (comparison.letter(0), comparison.letter(25), comparison.letter(26)) == ("A", "Z", "run 27")
 
 
 def render(form, comparison):

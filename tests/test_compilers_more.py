@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+
 import _grid
 import numpy as np
 import pytest
@@ -11,7 +14,12 @@ from _poison import overwrite
 from scipy import stats
 
 from gpubench import plugins
-from gpubench.base.errors import Skip, WrongAnswer
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.base.errors import Skip, Unavailable, WrongAnswer
+from gpubench.measuring.engine import Engine
+from gpubench.measuring.stopping import POLICIES
+from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
@@ -35,16 +43,13 @@ def test_a_product_with_bias_and_gelu_is_that_of_double_precision(by):
     assert np.linalg.norm(exact - y * stats.norm.cdf(y)) < 2e-3 * np.linalg.norm(exact)
 
 
-def test_a_product_without_its_bias_or_without_gelu_is_wrong():
+def test_a_product_is_checked_with_its_bias_and_its_work_is_its_operations_and_each_matrix_once():
     made = product()
     a, weights, bias = made.inputs.values()
     gelu = made.operator.expression
     for wrong in (gelu(np, a, weights, 0 * bias), a @ weights + bias, np.maximum(a @ weights + bias, 0)):
         with pytest.raises(WrongAnswer, match="relative error"):
             made.compare((made.rows_of(wrong),))
-
-
-def test_the_work_of_a_product_is_its_operations_and_each_matrix_once():
     work = product("float16").work
     assert (work.flops, work.moved) == (2 * 48 * 64 * 96, 2 * (48 * 96 + 96 * 64 + 64 + 48 * 64))
     assert (product("float16").limit, product().limit) == ("tensor.float16", "float32")
@@ -153,14 +158,6 @@ def test_a_provider_of_the_host_gives_the_operator_on_images(what, layout, by):
     assert computed(images(what, layout, "float32"), by)[1] < 1e-6
 
 
-def test_a_wrong_order_of_places_is_seen():
-    made = images("transpose", "nchw", "float32")
-    (x,) = made.inputs.values()
-    wrong = np.ascontiguousarray(x.transpose(0, 3, 2, 1))
-    with pytest.raises(WrongAnswer, match="relative error"):
-        made.compare((made.rows_of(wrong),))
-
-
 def test_our_kernels_for_images_take_whole_vectors_alone():
     for made in (images("bias", "nhwc", "float32"), images("bias", "nhwc", shape=(1, 12, 8))):
         with pytest.raises(Skip, match=r"layout\.cu takes halves and multiples of 8"):
@@ -176,14 +173,6 @@ def folding(form, dtype, cols=96):
 def test_a_batch_norm_written_and_folded_is_that_of_double_precision(form, by):
     made = folding(form, "float16" if by == "nvrtc" else "float32")
     assert 0 < computed(made, by)[1] < (5e-4 if by == "nvrtc" else 1e-6)
-
-
-def test_folding_leaves_the_result_as_it_is():
-    x, mean, variance, weight, bias = (array.astype(float) for array in folding("written", "float32").inputs.values())
-    forms = IMAGES.FoldingProblem.operators
-    scale = weight / np.sqrt(variance + 1e-5)
-    written = forms["written"].expression(np, x, mean, variance, weight, bias)
-    np.testing.assert_allclose(forms["folded"].expression(np, x, scale, bias - mean * scale), written, atol=1e-12)
 
 
 @pytest.fixture
@@ -290,3 +279,29 @@ def test_attention_tells_its_launches_and_the_provider_that_it_is_compared_with(
 def test_the_providers_of_attention_that_need_torch_share_its_process():
     by = {name: LAYER._attention_runtime({"by": name}) for name in ("unfused", "torch", "cudnn")}
     assert by == {"unfused": "", "torch": "torch", "cudnn": "torch"}
+
+
+def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_without(monkeypatch):
+    host = plugins.load("backends", "host")
+    facts = Facts(tuple(host.devices()))
+    target = Target(facts, facts.devices[0], "full")
+    cases = [case for case in SUITE.cases(target) if case.name == "tuning"]
+    assert [dict(case.params)["by"] for case in cases[:4]] == ["tvm", "tvm-16", "tvm-64", "tvm-256"]
+    assert len(cases) == 12
+    opened = host.open(facts.devices[0])
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    with pytest.raises(Unavailable, match=r"TVM is not installed; .*\[tvm\]"):
+        SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
+    tuning = suite_module("compilers", "_tuning")
+
+    def built(bench, problem, by):
+        provider = suite_module("compilers", "_providers").build(bench, problem, "numpy")
+        return dataclasses.replace(provider, notes={"by": by})
+
+    monkeypatch.setattr(tuning, "_built", built)
+    task = SUITE.build(Bench(opened, cases[2], target, SUITE.package, 1))
+    assert list(task.stages) == ["", "tuning"]
+    (seconds,) = task.stages["tuning"].call()
+    assert 0 < seconds < 60
+    assert (task.notes["eager"], task.notes["by"]) == ("tvm", "tvm-64")
+    Engine(opened, POLICIES["smoke"]).measure(task)

@@ -46,17 +46,22 @@ def test_a_failed_reading_does_not_count_as_zero_and_a_result_that_was_never_tim
     assert table.during(make.result(status="skipped")) == []
 
 
-def test_a_cumulative_counter_needs_two_readings_at_different_times():
+def test_a_window_includes_its_bounds_and_a_cumulative_counter_needs_two_readings():
     assert figure_of(track([1.0], [5.0], make.ENERGY)) is None
     assert figure_of(track([1.0, 1.0], [5.0, 6.0], make.ENERGY)) is None
     assert figure_of(track([], [])) is None
+    assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
+    assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]
 
 
-def test_chunks_of_one_counter_are_one_track_in_the_order_of_time():
+def test_chunks_of_a_counter_are_one_track_in_the_order_of_the_manifest():
     sampled = [make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20]), make.samples([4], energy=[0])]
     power, energy = CounterTable.of_run(make.run(sampled=sampled)).tracks
     assert (power.at.tolist(), power.values.tolist()) == ([1, 2, 3], [10, 20, 30])
     assert energy.at.tolist() == [4]
+    sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
+    names = [track.counter.name for track in CounterTable.of_run(make.run(sampled=sampled)).tracks]
+    assert names == ["nvml.power", "nvml.energy"]
 
 
 def test_a_result_has_the_counters_of_its_devices_and_of_the_host_alone():
@@ -70,12 +75,6 @@ def test_a_result_has_the_counters_of_its_devices_and_of_the_host_alone():
     }
 
 
-def test_tracks_stand_in_the_order_of_the_manifest_and_undeclared_ones_are_left_out():
-    sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
-    names = [track.counter.name for track in CounterTable.of_run(make.run(sampled=sampled)).tracks]
-    assert names == ["nvml.power", "nvml.energy"]
-
-
 def test_a_counter_is_found_by_its_measure_and_not_by_its_name():
     acme_power = Counter("acme.watts", "W", "gauge", 0.1, "acme --power", Measure.BOARD_POWER)
     sampled = Samples("acme", "cuda:0", (1.0,), (("acme.watts", (250.0,)),))
@@ -84,11 +83,6 @@ def test_a_counter_is_found_by_its_measure_and_not_by_its_name():
     assert track.values.tolist() == [250.0]
     assert table.of("cuda:1", Measure.BOARD_POWER) == ()
     assert table.of("cuda:0", Measure.CORE_CLOCK) == ()
-
-
-def test_a_window_includes_both_its_bounds():
-    assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
-    assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]
 
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(2, 60))

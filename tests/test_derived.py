@@ -43,12 +43,6 @@ def test_the_levels_of_a_recorded_h200_are_listed_with_its_cache_sizes():
     assert (first.smallest, memory.largest) == (16 * KIB, 4 * GIB)
 
 
-def test_a_staircase_view_has_separate_levels_for_each_device():
-    run = recorded()
-    views = derived(Summary(run), Staircase)
-    assert len(views) == len({result.devices for result in run.results if result.case.name == "chase"})
-
-
 def test_the_known_sizes_of_a_device_are_named_with_their_source():
     gpu = make.device(cache_bytes=60 * MIB, details=(("shared.unit_bytes", str(228 * KIB)), ("ecc", "on")))
     assert [(size.name, size.bytes) for size in known_sizes(gpu)] == [
@@ -88,12 +82,14 @@ def test_the_paths_of_a_view_have_models_and_cross_where_they_were_measured_to()
     assert crossover.fitted == pytest.approx(264_000, rel=1e-3)
 
 
-def test_only_paths_that_differ_in_one_axis_are_compared():
+def test_paths_that_differ_in_two_axes_do_not_cross_and_few_points_have_no_model():
     (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10, "pageable")), Transfers)
     assert transfer.crossovers == ()
+    assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
+    assert derived(copies(view=LADDER), Staircase) == []
 
 
-def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
+def test_times_without_a_rate_and_rates_of_more_bytes_than_the_size_are_paths_too():
     series = [
         Series("hot", "s", (1e-6 + n / 1e12,) * 3, work=Work(moved=2 * n), quantity="moved") for n in (1e5, 1e6, 1e7)
     ]
@@ -105,9 +101,6 @@ def test_a_rate_that_counts_more_bytes_than_the_size_keeps_its_own_count():
     (only,) = transfer.paths
     assert only.model.pieces[0].beta == pytest.approx(1e12)
     assert only.rate(only.model.pieces[0]) == pytest.approx(2e12)
-
-
-def test_a_series_of_times_without_a_rate_is_a_path_too():
     results = [
         make.result(make.timing(1e-6 + n / 1e9, items=1.0), of=make.case("copy", engine="e", size_bytes=n))
         for n in (1024, 4096, 16384)
@@ -115,11 +108,6 @@ def test_a_series_of_times_without_a_rate_is_a_path_too():
     (transfer,) = derived(copies(*results), Transfers)
     assert transfer.paths[0].unit == "B/s"
     assert transfer.paths[0].model.pieces[0].beta == pytest.approx(1e9)
-
-
-def test_a_view_with_too_few_points_has_no_model():
-    assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
-    assert derived(copies(view=LADDER), Staircase) == []
 
 
 def test_replicates_are_joined_into_one_line():

@@ -42,7 +42,7 @@ def test_a_machine_is_described_in_lines_that_fit_and_no_figure_is_broken(width)
         assert phrase in text
 
 
-def test_the_first_line_names_the_device_that_would_be_measured():
+def test_the_first_line_names_the_device_and_counters_are_counted_or_named():
     assert lines(_machine.machine(FACTS, [], [], []))[0] == "ready to measure 1 GPU: NVIDIA H200"
     host = make.facts(
         make.device("host", "Processor", arch="x86_64"), absent=(UnavailablePart("cupy", "is not here", "pip"),)
@@ -54,9 +54,6 @@ def test_the_first_line_names_the_device_that_would_be_measured():
         "cupy: is not here",
         "    pip",
     ]
-
-
-def test_available_counters_are_counted_and_unavailable_ones_named():
     absent = [UnavailablePart("amd", "no supported device", ""), UnavailablePart("gpm", "no supported device", "")]
     text = lines(_machine.machine(FACTS, [], COUNTERS, absent))
     start = text.index("counters")

@@ -37,14 +37,11 @@ def test_a_gate_refuses_to_judge_a_dry_run_on_either_side(call, candidate, basel
     assert f"{side}: invalid: a dry run measures nothing" in out
 
 
-def test_the_json_of_a_gate_says_that_a_dry_run_was_not_judged(call):
+def test_a_gate_and_a_comparison_of_a_dry_run_decide_nothing(call):
     status, out, _ = call("gate", "dry.jsonl", "--baseline", "dry.jsonl", "--json")
     document = json.loads(out)
     assert (status, document["status"], document["counts"]) == (4, 4, {"invalid": 1})
     assert document["findings"][0]["candidate"]["median"] is None
-
-
-def test_a_comparison_of_a_dry_run_decides_nothing(call):
     assert call("compare", "dry.jsonl", "dry.jsonl")[1].startswith(
         "B against A: no case can be compared; nothing is proven (0 of 1 case is decided)\n"
     )

@@ -14,7 +14,11 @@ from gpubench.tools.monitor import endpoint
 @pytest.fixture(scope="module")
 def place():
     """Address and port of an endpoint that gives a client half a second."""
-    with endpoint.serve_page(("127.0.0.1", 0), lambda: "power 100\n", ["GPU.example"], client_s=0.5) as url:
+
+    def page(openmetrics):
+        return "power 100\n" + "# EOF\n" * openmetrics
+
+    with endpoint.serve_page(("127.0.0.1", 0), page, ["GPU.example"], client_s=0.5) as url:
         yield "127.0.0.1", urlsplit(url).port
 
 
@@ -33,6 +37,25 @@ def status(place, *hosts, path="/metrics"):
 def test_the_endpoint_answers_to_its_own_names(place, host):
     assert status(place, f"{host}:{place[1]}") == 200
     assert status(place, host, path="/other") == 404
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "text"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8", "power 100\n"),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.2",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "power 100\n# EOF\n",
+        ),
+    ],
+)
+def test_a_client_gets_openmetrics_if_it_accepts_that(place, accept, kind, text):
+    connection = http.client.HTTPConnection(*place, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics", headers={"Accept": accept})
+        answer = connection.getresponse()
+        assert (answer.headers["Content-Type"], answer.read().decode()) == (kind, text)
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,6 @@ def test_a_path_that_is_hardly_faster_does_not_change_the_choice():
     assert [choice.value for choice in group.choices] == ["kernel"]
 
 
-def test_with_one_path_there_is_no_choice():
-    assert choices(*path("kernel", 2e-6, 3e10)) == {}
-
-
 def test_a_program_reads_the_thresholds_from_the_json_of_a_run():
     run = copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)).run
     (transfer,) = json.loads(plugins.load("reports", "json").render(run))["transfers"]
@@ -87,15 +83,12 @@ def test_the_example_of_the_documentation_reads_the_thresholds_of_a_run(tmp_path
     assert [names["way_for"](size) for size in (1024, 4096, 2**16, 2**20)] == ["kernel", "kernel", "batch", "batch"]
 
 
-def test_the_table_names_each_choice_and_the_size_from_which_on_it_is_fastest():
+def test_the_table_names_each_choice_that_changes():
     (transfer,) = derived(copies(*path("kernel", 2e-6, 3e10), *path("engine", 6e-6, 5.5e10)), Transfers)
     table = next(table for table in transfer.tables if table.title.startswith("Fastest"))
     assert (table.title, table.heads) == ("Fastest by size: Copies by engine", ("engine among", "fastest"))
     ((shared, choices),) = table.rows
     assert shared == "pinned · cuda:0"
     assert choices.startswith("kernel from 8 B, engine from 25")
-
-
-def test_a_choice_that_never_changes_takes_no_table():
     (transfer,) = derived(copies(*path("kernel", 2e-6, 6e10), *path("engine", 6e-6, 5.5e10)), Transfers)
     assert not [table for table in transfer.tables if table.title.startswith("Fastest")]

@@ -68,26 +68,20 @@ def test_another_board_of_one_model_and_another_patch_of_the_driver_have_the_sam
     assert fingerprint_of() == fingerprint_of(another, versions)
 
 
-def test_without_a_driver_version_the_version_of_the_runtime_is_used():
+def test_without_a_driver_version_the_runtimes_is_used_and_the_host_has_none():
     assert dict(fingerprint_of(versions=(("cuda.driver", "13.0"),)).pairs)["driver"] == "cuda 13"
     assert "driver" not in dict(fingerprint_of(versions=()).pairs)
-
-
-def test_the_host_has_no_driver_even_beside_a_gpu():
     host = make.device("host", "a processor", units=8)
     assert fingerprint_of(host) == Fingerprint((("model", "a processor"), ("units", "8")))
 
 
-def test_equal_devices_are_named_once_with_a_count_and_different_ones_are_all_named():
+def test_equal_devices_are_named_once_and_a_missing_one_is_a_bug():
     second = dataclasses.replace(H200, id="cuda:1")
     facts = make.facts(H200, second, make.device("cuda:2", "NVIDIA H100", units=132))
     pair = dict(fingerprint(facts, ("cuda:0", "cuda:1")).pairs)
     assert (pair["model"], pair["devices"]) == ("NVIDIA H200", "2")
     mixed = dict(fingerprint(facts, ("cuda:0", "cuda:2")).pairs)
     assert (mixed["model"], mixed["ECC"]) == ("NVIDIA H200 + NVIDIA H100", "on + unknown")
-
-
-def test_a_device_that_is_missing_in_the_facts_is_a_bug():
     with pytest.raises(KeyError):
         fingerprint(make.facts(), ("cuda:7",))
 

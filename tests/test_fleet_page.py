@@ -447,16 +447,6 @@ def test_without_a_script_the_map_and_the_cases_of_the_suspects_are_there(browse
     assert "hidden" in re.search(r'<output id="tile"[^>]*>', page)[0]
 
 
-def test_the_map_stands_under_the_answer_before_the_cases_of_the_suspects():
-    page = rendered("html", judged())
-    assert (
-        page.index("<main>")
-        < page.index('<div id="map"')
-        < page.index('<h2 id="suspects">')
-        < page.index('id="suspect-1"')
-    )
-
-
 def test_an_implausibly_fast_component_is_marked_in_the_map_and_told_in_every_form():
     record, digests = fleet(8, 1, {("gpu02", "cuda:0"): {"memory": -0.05}})
     judgement = judge_fleet(record, digests)

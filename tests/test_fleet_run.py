@@ -277,6 +277,22 @@ def test_a_folder_in_the_way_of_a_board_is_refused(tmp_path, kind):
         boards.new_board(tmp_path)
 
 
+def test_a_run_file_that_the_board_cannot_take_is_kept_on_its_node(tmp_path, monkeypatch):
+    """The disk of the board is full; here its folder is gone."""
+    monkeypatch.setattr(launchers.tempfile, "tempdir", str(tmp_path))
+    board = boards.new_board(tmp_path)
+    board.remove()
+    program = (
+        sys.executable,
+        "-c",
+        "import sys; open(next(a for a in sys.argv if a[:6] == '--out=').partition('=')[2], 'wb').write(b'measured')",
+    )
+    heartbeat = launchers.NodeHeartbeat(board, 1, boards.NodeReport(0, "1", 2, "host", "", "", ""))
+    with pytest.raises(boards.BoardGone, match=r"run file is kept: ") as told:
+        launchers._measure(NodeOrder(("latency",)), program, board, heartbeat, 1, 0)
+    assert Path(str(told.value).rpartition("kept: ")[2]).read_bytes() == b"measured"
+
+
 def test_no_text_of_an_order_becomes_an_option():
     order = NodeOrder(("--json", "all"), ("cuda:1",), "smoke", ("--resume",), 2)
     assert order.arguments("out.jsonl.gz") == [
@@ -514,14 +530,6 @@ def test_processes_of_a_job_find_each_other_despite_files_of_an_earlier_job(tmp_
     status, nodes = first.wait()
     assert (status, second.wait()[0]) == (0, 0)
     assert [node.status for node in nodes.values()] == ["answered", "answered"]
-
-
-@pytest.mark.slow
-def test_an_srun_without_nodes_gives_an_error_of_one_line(tmp_path, srun):
-    done = command.gpubench(
-        "fleet", "run", "latency", "--slurm", "-o", tmp_path / "fleet", **srun | {"FAKE_NODES": "0"}
-    )
-    assert (done.returncode, done.stderr) == (2, "gpubench: no node has started: srun ended with exit status 1\n")
 
 
 @pytest.mark.slow

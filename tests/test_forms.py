@@ -11,7 +11,6 @@ from pathlib import Path
 
 import _make as make
 import pytest
-from markdown_it import MarkdownIt
 
 from gpubench import plugins
 from gpubench.analysis import frame
@@ -34,12 +33,9 @@ def render(kind, run):
     return rendering.report(kind).render(run)
 
 
-def test_the_document_lists_every_column_with_its_type_and_meaning():
+def test_the_document_lists_every_column_and_form():
     rows = re.findall(r"^    (\w+) +(text|whole|number)  +(.+)$", DOCUMENT, re.MULTILINE)
     assert rows == [(column.name, column.kind, column.meaning) for column in frame.COLUMNS]
-
-
-def test_the_document_names_every_form():
     cells = re.findall(r"^\| (`\.\w+`(?:, `\.\w+`)*) \|", DOCUMENT, re.MULTILINE)
     assert set(re.findall(r"\w+", " ".join(cells))) == set(plugins.names("reports"))
 
@@ -139,13 +135,10 @@ def test_bencher_and_github_action_benchmark_get_each_headline_in_their_form(rec
     assert all(set(entry) == {"name", "unit", "value", "range"} for entry in bigger + smaller)
 
 
-def test_labels_for_prometheus_are_escaped():
+def test_labels_for_prometheus_are_escaped_and_an_imported_run_has_no_start():
     written = render("prom", make.run(make.result(of=make.case(name='a"b\\c'))))
     assert 'case="bandwidth/a\\"b\\\\c"' in written
     assert all(SAMPLE.fullmatch(line) for line in written.splitlines() if not line.startswith("#"))
-
-
-def test_prometheus_gets_no_start_for_an_imported_run_without_one():
     assert "started" not in render("prom", make.run(make.result(), started=""))
 
 
@@ -200,14 +193,6 @@ def test_a_short_comment_lists_every_case_with_the_worst_of_each_suite_first():
     rows = re.findall(r"^\| `(\w+)", render("md", run), re.MULTILINE)
     cases = [row for row in rows if row in ("bad", "triad")]
     assert cases[-4:] == ["bad", "triad", "triad", "triad"]
-
-
-def test_names_in_markdown_mention_no_user_and_become_no_links():
-    text = "@maintainer see https://evil.example and www.evil.example"
-    written = render("md", make.run(make.result(status="failed", reason=text)))
-    html = MarkdownIt("commonmark").enable("table").render(written)
-    assert "<code>@maintainer</code> see <code>https://evil.example</code> and <code>www.evil.example</code>" in html
-    assert not re.search(r"@maintainer|https://|www\.evil", re.sub("<code>.*?</code>", "", html))
 
 
 def test_a_single_value_is_shown_without_interval_and_noise():

@@ -309,13 +309,6 @@ def test_in_a_ci_the_publications_are_written_and_the_annotations_printed(call, 
     assert summary.read_text().startswith("before\n<!-- gpubench gate -->")
 
 
-def test_a_file_that_cannot_be_written_is_refused_in_one_line(call):
-    run_file("base.jsonl")
-    status, _, err = call("gate", "base.jsonl", "-b", "base.jsonl", "--junit", "none/j.xml")
-    assert status == 2
-    assert "cannot write none/j.xml" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

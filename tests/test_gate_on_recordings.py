@@ -24,13 +24,13 @@ def recording():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_replicates_of_identical_code_alarm_at_most_one_suite_in_a_hundred(recording, design):
-    result = tally(recording, design, draws=100, threshold=0.02)
-    assert result.draws == 100
+    result = tally(recording, design, draws=30, threshold=0.02)
+    assert result.draws == 30
     assert result.alarmed <= 1
 
 
 def test_a_slow_down_of_five_per_cent_is_found_in_nearly_every_case_of_a_gpu(recording):
-    least = {case: values[1] for case, values in smallest(recording, 0.02, draws=300)}
+    least = {case: values[1] for case, values in smallest(recording, 0.02, draws=150)}
     assert len(least) >= 4
     assert sum(value <= 0.05 for value in least.values()) >= 0.75 * len(least)
 

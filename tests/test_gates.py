@@ -87,28 +87,22 @@ def test_the_worst_of_the_required_cases_gives_the_status(after, policy, plain, 
     assert not note or note in judgement.notes
 
 
-def test_warnings_name_what_could_not_be_decided():
+def test_warnings_name_what_could_not_be_decided_and_two_processes_decide_nothing():
     assert warnings(gate(BASE, two_cases(noisy(1.0001), noisy()))) == []
     judgement = gate(BASE, evidence(*noisy(1.0001)))
     assert (judgement.decided, judgement.cases) == (1, 2)
     assert GONE in warnings(judgement)
-
-
-def test_a_required_case_that_is_missing_cannot_be_judged():
-    judgement = gate(BASE, evidence(*noisy()), required=("copy",))
-    (finding,) = [finding for finding in judgement.findings if finding.required]
-    assert (finding.case, finding.verdict, finding.cause) == (COPY, Verdict.INVALID, "missing")
-    assert exit_status(judgement) == 4
-
-
-def test_two_against_two_processes_decide_nothing_and_give_a_warning():
     judgement = gate(evidence(1.0, 1.1), evidence(1.2, 1.3))
     assert (exit_status(judgement), exit_status(judgement, allow_undecided=True)) == (4, 0)
     assert f"{TRIAD.id}: too few processes to call a change slower or faster" in warnings(judgement)
     assert "0 of 1 case is decided: the other 1 may be slower" in warnings(judgement)
 
 
-def test_a_required_pattern_that_matches_no_case_cannot_be_judged():
+def test_a_required_case_or_pattern_that_is_missing_cannot_be_judged():
+    judgement = gate(BASE, evidence(*noisy()), required=("copy",))
+    (finding,) = [finding for finding in judgement.findings if finding.required]
+    assert (finding.case, finding.verdict, finding.cause) == (COPY, Verdict.INVALID, "missing")
+    assert exit_status(judgement) == 4
     judgement = gate(BASE, BASE, required=("triad", "triat"))
     assert (judgement.unmet, exit_status(judgement)) == (("triat",), 4)
 

@@ -12,6 +12,7 @@ import pytest
 from _earlier import expect_found
 from _grid_device import bench, products_by_numpy
 from _modules import shared_modules, suite_modules
+from _numpy_triton import ElementPointer, NumpyTriton
 from _poison import overwrite
 
 from gpubench import plugins
@@ -22,7 +23,7 @@ from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "gemm")
-GROUPED, SCALED = suite_modules("gemm", "_grouped", "_scaled")
+EXPERTS, GROUPED, SCALED = suite_modules("gemm", "_experts", "_grouped", "_scaled")
 FORMATS, VENDOR = shared_modules("_matrix.formats", "_matrix.vendor")
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, dtypes=("bfloat16", "float8_e4m3"))
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
@@ -33,26 +34,9 @@ def loads_of(*loads):
     return GROUPED.ExpertLoads(np.array(loads))
 
 
-def test_without_skew_all_experts_have_the_same_load():
-    assert GROUPED.zipf_loads(64, 8, 0).tolist() == [8] * 8
-    assert GROUPED.zipf_loads(10, 4, 0).tolist() == [3, 3, 2, 2]
-
-
-@pytest.mark.parametrize("skew", [0, 0.5, 1, 1.5, 4])
-@pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (512, 64), (8192, 64), (8192, 128)])
-def test_loads_add_up_to_the_tokens_and_fall_with_the_rank(tokens, experts, skew):
-    loads = GROUPED.zipf_loads(tokens, experts, skew)
-    assert loads.sum() == tokens
-    assert (np.diff(loads) <= 0).all()
-    assert (loads >= 0).all()
-
-
-def test_the_loads_follow_zipfs_law():
+def test_the_loads_follow_zipfs_law_and_a_seed_chooses_the_popular_experts():
     loads = GROUPED.zipf_loads(10**6, 16, 1)
     np.testing.assert_allclose(loads[0] / loads, np.arange(1, 17), rtol=1e-3)
-
-
-def test_a_seed_chooses_which_experts_are_popular():
     loads = GROUPED.ExpertLoads.drawn(bench(SUITE), 8192, 64, 1)
     assert sorted(loads.loads, reverse=True) == GROUPED.zipf_loads(8192, 64, 1).tolist()
     assert loads.loads.tolist() != sorted(loads.loads, reverse=True)
@@ -379,3 +363,21 @@ def test_quick_has_skewed_loads_and_one_format_of_scales():
 
     assert ids("quick") == ["grouped[experts=64,tokens=8192,skew=1]", "scaled[format=block128,n=4096]"]
     assert len(ids("full")) == 3 * 4 * 4 + 3 * 3
+
+
+def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
+    """Four experts, one of them with no token, and loads that end within a tile."""
+    layout, rng = loads_of(5, 0, 3, 9), np.random.default_rng(1)
+    tiles, (n, k) = EXPERTS.tiles_of(layout, 4), (8, 12)
+    assert tiles.tolist() == [[0, 0, 5], [0, 4, 5], [2, 5, 8], [3, 8, 17], [3, 12, 17], [3, 16, 17]]
+    x, weights = rng.standard_normal((17, k), np.float32), rng.standard_normal((4, n, k), np.float32)
+    out = np.full((17, n), np.nan, np.float32)
+    triton = NumpyTriton((len(tiles), n // 4))
+    monkeypatch.setattr(EXPERTS, "tl", triton)
+    cells = [ElementPointer(array.ravel()) for array in (x, weights, out, tiles)]
+    for place in np.ndindex(triton.grid):
+        triton.place = place
+        EXPERTS.multiply_tiles(*cells, n, k, 4, 4, 4)
+    for expert, start, load in layout.parts:
+        rows = slice(start, start + load)
+        np.testing.assert_allclose(out[rows], x[rows] @ weights[expert].T, rtol=1e-5)

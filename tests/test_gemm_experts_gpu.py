@@ -19,7 +19,6 @@ from gpubench.model import Case
 pytestmark = pytest.mark.gpu
 
 SUITE = plugins.load("suites", "gemm")
-GROUPED = suite_module("gemm", "_grouped")
 
 
 @pytest.fixture(scope="module")

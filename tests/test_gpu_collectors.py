@@ -140,12 +140,9 @@ def test_a_slow_group_does_not_delay_the_fast_one_of_the_real_sampler(device):
     assert sum(chunk.busy_s for chunk in slow) / sum(len(chunk.at) for chunk in slow) > 0.02
 
 
-def test_the_present_power_lies_between_idle_and_the_limit(source, device):
+def test_power_lies_between_idle_and_the_limit_and_energy_is_its_integral(source, device):
     limit_w = float(dict(device.details)["power.limit_w"])
     assert 10 < source.read(device, ["nvml.power"])["nvml.power"] < 1.2 * limit_w
-
-
-def test_energy_rises_by_the_power_over_time(source, device):
     names = ["nvml.energy", "nvml.power"]
     start, before = time.monotonic(), source.read(device, names)
     while time.monotonic() - start < 1.0:

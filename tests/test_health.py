@@ -197,13 +197,15 @@ SCENES = {  # states of the library before and after a run → the findings befo
         "driver errors that point to the hardware: 1 (Xid 48)"], [
         "driver errors that point to the hardware: 2 (Xid 48, 79), before the run 1 (Xid 48)",
         "driver errors that programs cause: 1 (Xid 31), before the run 0"])),
+    "inforom": (("inforom !14", ""), ("sick", ["corrupted InfoROM: yes"], [])),
     "lost": (("ecc.volatile !15", ""), ("sick", ["the driver lost the device: yes (GPU is lost)"], [])),
     "lost at once": (("handle !15", ""), ("sick", ["the driver lost the device: yes (GPU is lost)"], [])),
     "lost meanwhile": (("", "replays !15"), ("ok", [], [
         "the driver lost the device: yes (GPU is lost), before the run no"])),
     "absurd": (("ecc.volatile 18446744073709551615\nwidth 4294967295\nrows 4294967295", "ecc.volatile 1"),
                ("ok", [], [])),
-    "refused": (("ecc.volatile !3\nreplays !999\nwidth !77\nreasons !4\nbusy !3\nprocesses !4\nevents !4", ""),
+    "refused": (("inforom !4\necc.volatile !3\nreplays !999\nwidth !77\nreasons !4\nbusy !3\nprocesses !4\nevents !4",
+                 ""),
                 ("ok", [], [])),
 }  # fmt: skip
 LOG = (
@@ -258,6 +260,7 @@ def test_numbers_that_cannot_be_true_and_calls_that_are_refused_are_unavailable_
     assert all("the impossible value" in text for text in absurd)
     refused = finding_lines(scenes["refused"][0], "unavailable")
     assert "PCIe replays: Unknown Error" in refused
+    assert "corrupted InfoROM: Insufficient Permissions" in refused
     assert "PCIe link: error 77" in refused, "an error that this binding does not know"
     assert "uncorrected ECC errors since the driver was loaded: Not Supported" in refused
     assert "the driver lost the device: no" in finding_lines(scenes["refused"][0], "ok"), (
@@ -383,7 +386,7 @@ def run_command(nvml, tmp_path):
 def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nvml, run_command):
     nvml(pending=1)
     text = run_command("doctor").stdout
-    assert "card:0: sick (20 of 20 readings are available)" in text
+    assert "card:0: sick (21 of 21 readings are available)" in text
     assert (
         "    sick: a memory row waits to be remapped: yes\n        Stop the programs on the device and reset it" in text
     )

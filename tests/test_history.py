@@ -283,14 +283,14 @@ for name in sys.argv[2:]:
 """
 
 
-def test_three_writers_at_once_lose_nothing(tmp_path, store):
-    paths = [run_file(tmp_path, number) for number in range(36)]
+def test_ten_writers_at_once_lose_nothing(tmp_path, store):
+    paths = [run_file(tmp_path, number) for number in range(40)]
     writers = [
-        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::3])])
-        for index in range(3)
+        subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(store), *map(str, paths[index::10])])
+        for index in range(10)
     ]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert len(trend(store).moments) == 36
+    assert [writer.wait(60) for writer in writers] == [0] * 10
+    assert len(trend(store).moments) == 40
     with recording.HistoryRecorder(store) as recorder:
         recorder.check()
 
@@ -511,13 +511,10 @@ def test_an_empty_file_becomes_a_history_when_it_is_recorded_in(tmp_path, store)
     assert len(trend(store).moments) == 1
 
 
-def test_the_error_for_a_missing_history_says_how_to_make_one(store):
+def test_a_missing_history_and_a_folder_that_cannot_be_made_say_what_to_do(store, tmp_path):
     with pytest.raises(FileError, match=r"there is no history at .*; `gpubench history import FOLDER` makes one"):
         reading.History(store)
     assert not store.exists()
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="set GPUBENCH_HISTORY to another file"):
         recording.HistoryRecorder(tmp_path / "file" / "history.sqlite")

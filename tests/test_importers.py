@@ -28,6 +28,7 @@ test_importers_inference.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -49,6 +50,7 @@ from gpubench.model import store
 from gpubench.tools import foreign
 
 IMPORTS = Path(__file__).parent / "imports"
+GOLDEN = Path(__file__).parent / "golden" / "imports"
 FILES = sorted(path.name for path in IMPORTS.iterdir())
 TOOLS = {
     "nvbandwidth": "nvbandwidth",
@@ -81,7 +83,6 @@ TOOLS = {
     "ncu": "ncu",
     "guidellm": "guidellm",
 }
-GIB = 2**30
 
 
 def read(name):
@@ -115,6 +116,36 @@ def test_an_import_is_a_run_file_like_any_other(name, tmp_path):
     assert {device for result in run.results for device in result.devices} <= {d.id for d in run.manifest.facts.devices}
 
 
+def described(name):
+    """Return a line for each device, version, omission and result that a file of another tool is read as."""
+    content = read(name).content
+    yield f"## {name}"
+    for device in content.devices:
+        facts = (device.id, device.name, device.arch, device.units, device.cache_bytes, device.pci, device.details)
+        yield "device: " + ", ".join(map(str, facts))
+    yield from (f"version: {name} {version}" for name, version in content.versions)
+    yield from (f"left out: {metric}" for metric in content.left_out)
+    for result in content.results:
+        figures = (
+            f"{series.label} = {', '.join(f'{value:.10g}' for value in series.values)} {series.unit} ({series.better})"
+            + "".join(f", {name} {value:.10g}" for name, value in dataclasses.asdict(series.work).items() if value)
+            for series in result.series
+        )
+        notes = (f"{name}: {value}" for name, value in result.notes)
+        state = " ".join(filter(None, (result.status, result.cause, result.reason, *result.labels)))
+        yield " | ".join((f"{result.case.id} on {', '.join(result.devices)}", state, *figures, *notes))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_device_version_and_value_of_a_file_is_the_stored_one(name):
+    """Set GPUBENCH_WRITE_GOLDEN to write a changed description, and compare it with the file by eye."""
+    path = GOLDEN / f"{name}.txt"
+    written = "\n".join(described(name)) + "\n"
+    if os.environ.get("GPUBENCH_WRITE_GOLDEN"):
+        path.write_text(written, encoding="utf-8")
+    assert written == path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_facts_that_the_output_does_not_state_are_missing(name):
     run = foreign.run([read(name)], [])
@@ -129,97 +160,11 @@ def test_no_gpu_is_asked_for_where_only_tests_that_did_not_run_have_no_device():
     assert not foreign.gpu_is_unstated(source)
 
 
-def test_nvbandwidth_text_has_its_device_versions_and_units():
-    content = read("nvbandwidth-v0.8.txt").content
-    (device,) = content.devices
-    assert (device.id, device.name, device.pci) == ("cuda:0", "NVIDIA GeForce RTX 3050 Laptop GPU", "00000000:01:00")
-    assert dict(content.versions) == {"nvbandwidth": "v0.8", "cuda.runtime": "12.8", "nvidia.driver": "572.83"}
-    assert values("nvbandwidth-v0.8.txt", "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {
-        "bandwidth": (12.98e9,)
-    }
-    latency = case("nvbandwidth-v0.8.txt", "nvbandwidth/host_device_latency_sm[row=0,column=0]").series[0]
-    assert (latency.unit, latency.better, latency.values[0]) == ("s", "less", pytest.approx(613.22e-9))
-
-
-def test_nvbandwidth_matrices_of_one_test_are_cases_of_their_own_and_pairs_have_two_devices():
-    content = read("nvbandwidth-7gpus.txt").content
-    names = {result.case.name for result in content.results}
-    assert names == {
-        "device_to_host_bidirectional_memcpy_ce",
-        "device_to_device_bidirectional_memcpy_read_ce_read1",
-        "device_to_device_bidirectional_memcpy_read_ce_total",
-    }
-    assert len(content.results) == 7 + 42 + 42, "the diagonal is N/A"
-    pair = case(
-        "nvbandwidth-7gpus.txt", "nvbandwidth/device_to_device_bidirectional_memcpy_read_ce_total[row=4,column=6]"
-    )
-    assert (pair.devices, pair.series[0].values) == (("cuda:4", "cuda:6"), (1521.15e9,))
-    assert {device.name for device in content.devices} == {"device not stated"}
-
-
-def test_nvbandwidth_on_two_nodes_has_a_device_per_process():
-    content = read("nvbandwidth-nodes.txt").content
-    assert [device.id for device in content.devices][3:5] == ["process3/cuda:3", "process4/cuda:0"]
-    assert dict(content.devices[4].details)["hostname"] == "nvbandwidth-test-worker-1"
-    assert content.results[0].devices == ("process0/cuda:0", "process1/cuda:1")
-
-
-def test_a_failed_test_of_nvbandwidth_is_a_failed_case_with_its_message():
-    (result,) = read("nvbandwidth-failed.txt").content.results
-    assert (result.status, result.cause) == ("failed", "no-result")
-    assert result.reason == "Invalid value when checking the pattern at 0x70a640000000"
-
-
-def test_nvbandwidth_json_gives_the_same_results_as_its_text_and_the_waived_tests():
-    name = "nvbandwidth-v0.5.json"
-    assert values(name, "nvbandwidth/host_to_device_memcpy_ce[row=0,column=0]") == {"bandwidth": (12.3964e9,)}
-    assert values(name, "nvbandwidth/host_device_latency_sm[row=0,column=0]")["latency"] == (649.879e-9,)
-    assert case(name, "nvbandwidth/device_to_device_memcpy_read_ce").status == "skipped"
-    assert dict(read(name).content.versions)["nvbandwidth"] == "v0.5"
-
-
-def test_collectives_are_named_by_the_command_line_and_have_both_places():
-    case_id = "nccl-tests/all_reduce[size=8GiB,type=float,redop=sum,root=-1,ranks=8,place={}]"
-    assert values("rccl-tests.txt", case_id.format("in")) == {
-        "busbw": (367.51e9,),
-        "algbw": (210.01e9,),
-        "time": (pytest.approx(40903e-6),),
-    }
-    assert values("rccl-tests.txt", case_id.format("out"))["busbw"] == (360.97e9,)
-    result = case("rccl-tests.txt", case_id.format("in"))
-    assert result.devices == tuple(f"rocm:{index}" for index in range(8))
-    assert read("rccl-tests.txt").content.devices[1].name == "AMD Instinct MI350X"
-
-
-def test_the_headline_of_a_small_collective_is_its_time_because_its_bandwidth_is_rounded_to_zero():
-    case_id = "nccl-tests/all_reduce[size=8B,type=float,redop=sum,root=-1,ranks=8,place=out]"
-    series_values = values("rccl-tests.txt", case_id)
-    assert next(iter(series_values)) == "time"
-    assert series_values["time"] == (pytest.approx(58.63e-6),)
-
-
-def test_collectives_of_the_newest_version_say_their_name_and_version():
-    content = read("nccl-tests-2.17.txt").content
-    assert {result.case.name for result in content.results} == {"all_reduce"}
-    assert dict(content.versions) == {"nccl-tests": "2.17.6"}
-    assert content.devices[0].id == "unknown"
-
-
-def test_collectives_of_an_old_version_without_validation_say_so_and_have_no_name():
-    content = read("nccl-tests-old.txt").content
-    assert {result.case.name for result in content.results} == {"unnamed"}
-    assert {result.notes for result in content.results} == {(("validation", "off"),)}
-    assert "redop" not in dict(content.results[0].case.params)
-
-
-def test_wrong_values_make_a_collective_fail(tmp_path):
+def test_wrong_values_fail_a_collective_and_ranks_that_share_a_device_count_one_by_one(tmp_path):
     text = (IMPORTS / "rccl-tests.txt").read_text().replace("367.51      0", "367.51     50")
     (tmp_path / "wrong.txt").write_text(text)
     failed = [result for result in foreign.read(tmp_path / "wrong.txt").content.results if result.status == "failed"]
     assert [(result.cause, result.reason) for result in failed] == [("wrong-answer", "50 values are out of bounds")]
-
-
-def test_ranks_that_share_a_device_are_counted_one_by_one(tmp_path):
     text = (IMPORTS / "rccl-tests.txt").read_text().replace("device  5", "device  4")
     (tmp_path / "shared.txt").write_text(text)
     result = foreign.read(tmp_path / "shared.txt").content.results[0]
@@ -231,265 +176,30 @@ def test_two_files_that_do_not_name_their_measurement_are_not_merged():
         foreign.run([read("nccl-tests-old.txt"), read("nccl-tests-old.txt")], [])
 
 
-def test_nvbench_json_has_every_mean_in_si_and_its_devices():
-    name = "nvbench.json"
-    case_id = "nvbench/copy_sweep_grid_shape[BlockSize=256,NumBlocks=64]"
-    figures = {series.label: (series.unit, series.better) for series in case(name, case_id).series}
-    assert list(figures)[:2] == ["cold/time/gpu/mean", "batch/time/gpu/mean"]
-    assert figures["cold/bw/global/bytes_per_second"] == ("B/s", "more")
-    assert figures["cold/bw/item_rate"] == ("item/s", "more")
-    assert not any("stdev" in name or "walltime" in name for name in figures)
-    (device,) = read(name).content.devices
-    assert (device.name, device.arch, device.units, device.cache_bytes) == ("Quadro GV100", "sm_70", 80, 6291456)
-    (skipped,) = (result for result in read(name).content.results if result.status == "skipped")
-    assert skipped.reason.startswith("Not a conversion")
+def test_a_rate_that_google_benchmark_prints_is_the_size_over_its_processor_time():
+    (result,) = (r for r in read("google-benchmark.json").content.results if r.case.name == "BM_Copy/4096")
+    series = {one.name: one.values for one in result.series}
+    assert [4096 / seconds for seconds in series["cpu_time"]] == pytest.approx(series["bytes_per_second"])
 
 
-def test_nvbench_csv_gives_the_series_that_its_json_gives():
-    name = "nvbench.csv"
-    kernel = "Simple Matrix Matrix Multiplication (Different Rows and Columns sizes)"
-    axes = "T=U32,Num Rows 1=2,Num Cols 1 / Rows 2=2,Num Cols 2=2,Num Threads=16"
-    assert values(name, f"nvbench/{kernel}[{axes}]") == {
-        "cold/time/gpu/mean": (3.2204376701370073e-06,),
-        "batch/time/gpu/mean": (1.752181507412339e-06,),
-        "cold/time/cpu/mean": (7.4620973148094114e-06,),
-        "cold/bw/item_rate": (2484134.400172898,),
-        "cold/bw/global/bytes_per_second": (14904806.401037388,),
-    }
-    assert [result.status for result in read(name).content.results] == ["ok", "skipped", "ok"]
-
-
-def test_babelstream_in_mib_is_converted_and_both_forms_have_one_id():
-    case_id = "babelstream/Copy[elements=4194304,precision=double]"
-    assert values("babelstream-5.0.txt", case_id) == {
-        "best": (29929.759e6,),
-        "min": (0.00224,),
-        "mean": (0.00334,),
-        "max": (0.00717,),
-    }
-    assert values("babelstream-mib.txt", case_id)["best"] == (26085.440 * 2**20,)
-    assert values("babelstream.csv", case_id)["best"] == (25165.6e6,)
-    single = values("babelstream-mib.csv", "babelstream/Copy[elements=4194304,precision=float]")
-    assert single["best"] == (pytest.approx(23551.2 * 2**20),)
-    assert single["best"][0] == pytest.approx(2 * 4 * 4194304 / single["min"][0], rel=1e-5), "its own times agree"
-
-
-def test_babelstream_of_older_versions_keeps_the_size_as_it_was_rounded():
-    assert values("babelstream-3.3.txt", "babelstream/Triad[array=268.4 MB,precision=double]")["best"] == (
-        436491.299e6,
-    )
-    assert read("babelstream-3.3.txt").content.devices[0].name == "TITAN Xp"
-    assert len(read("gpu-stream-1.0.txt").content.results) == 4, "the line of the geometric mean is no kernel"
-
-
-@pytest.mark.parametrize(
-    ("name", "case_id", "expected"),
-    [
-        ("gpu-stream.txt", "gpu-stream.triad[block=32,blocks=1,threads=3456]", {"bandwidth": (142e9,)}),
-        ("gpu-stream-old.txt", "gpu-stream.5pt[block=16,threads=1728]", {"bandwidth": (37e9,)}),
-        ("gpu-cache.txt", "gpu-cache[size=2KiB]", {"bandwidth": (11837.5e9,)}),
-        ("gpu-l2-cache.txt", "gpu-l2-cache[size=512KiB,total=2MiB]", {"bandwidth": (11745e9,)}),
-        (
-            "gpu-roofline.txt",
-            "gpu-roofline[iterations=1,blocks=1056]",
-            {"operations": (1890e9,), "bandwidth": (3780e9,)},
-        ),
-        ("cuda-memcpy.txt", "cuda-memcpy[size=1MiB]", {"bandwidth": (9.25e9,), "time": (0.11e-3,)}),
-        ("um-stream.txt", "um-stream[size=24GiB]", {"bandwidth": (5e9,), "time": (pytest.approx(5.1083),)}),
-    ],
-)
-def test_each_program_of_gpu_benches_is_read(name, case_id, expected):
-    assert values(name, f"gpu-benches/{case_id}") == expected
-
-
-def test_gpu_latency_has_cycles_and_the_seconds_that_they_are_at_the_printed_clock():
-    series_values = values("gpu-latency.txt", "gpu-benches/gpu-latency[size=2kB]")
-    assert series_values["cycles"] == (33.0,)
-    assert series_values["latency"] == (pytest.approx(33 / 1410e6),)
-
-
-def test_mixbench_has_a_case_per_type_of_number():
-    series_values = values("mixbench-cuda.txt", "mixbench/half-precision[iterations=1]")
-    assert series_values == {"operations": (634.22e9,), "bandwidth": (422.81e9,), "time": (0.32e-3,)}
-    integers = case("mixbench-cuda.txt", "mixbench/integer[iterations=0]")
-    assert integers.series[0].unit == "op/s"
-    assert dict(integers.notes) == {"operations a byte": "0.25"}
-    (device,) = read("mixbench-cuda.txt").content.devices
-    assert (device.name, device.arch, device.units) == ("GeForce RTX 2070", "sm_75", 36)
-    assert device.cache_bytes == 4096 * 1024
-
-
-def test_mixbench_names_no_device_if_the_runtime_gives_no_name():
-    (device,) = read("mixbench-hip.txt").content.devices
-    assert (device.name, device.units) == ("device not stated", 104)
-    assert {r.case.name for r in read("mixbench-hip.txt").content.results} >= {"packed-single-precision", "integer"}
-    assert read("mixbench-sycl.txt").content.devices[0].units == 48
-
-
-def test_transferbench_has_transfers_executors_and_aggregates():
-    name = "transferbench-1.62.txt"
-    transfer = "transferbench/transfer[test=3,size=2MiB,transfer=1,path=G1->G001:008->G0]"
-    assert values(name, transfer) == {"bandwidth": (46.304e9,), "time": (0.045e-3,)}
-    assert case(name, transfer).devices == ("gpu:1", "gpu:0")
-    assert values(name, "transferbench/executor[test=1,size=256MiB,executor=GPU 00]")["bandwidth"] == (56.299e9,)
-    assert case(name, "transferbench/aggregate[test=3,size=3MiB]").devices == ("unknown",)
-    assert case(name, "transferbench/transfer[test=5,size=256MiB,transfer=0,path=C0->C000:004->N]").devices == (
-        "cpu:0",
-    )
-    assert values("transferbench-bars.txt", "transferbench/transfer[test=0,size=1GiB,transfer=0,path=D0->D0:1->G0]")
-
-
-def test_transferbench_iterations_are_samples_in_the_order_in_which_they_ran():
-    series_values = values(
-        "transferbench-iterations.txt", "transferbench/transfer[test=1,size=64MiB,transfer=0,path=G0->GPU00:004->G1]"
-    )
-    assert series_values["bandwidth"][:3] == (33.307e9, 33.546e9, 33.544e9)
-    assert series_values["time"][0] == 2.015e-3
-    assert len(series_values["bandwidth"]) == 10
-    aggregate = values("transferbench-iterations.txt", "transferbench/aggregate[test=1,size=64MiB]")
-    assert aggregate["bandwidth"] == (29.349e9,)
-
-
-def test_transferbench_pairs_are_a_matrix_in_each_direction():
-    name, tail = "transferbench-p2p.txt", "from=gpu:0,to=gpu:1,executor=GFX,size=256MiB]"
-    assert values(name, f"transferbench/p2p.uni[{tail}") == {"bandwidth": (57.39e9,)}
-    assert values(name, f"transferbench/p2p.bi.both[{tail}") == {"bandwidth": (109.30e9,)}
-    assert {result.case.name for result in read(name).content.results} == {
-        *("p2p.uni", "p2p.bi.send", "p2p.bi.receive", "p2p.bi.both")
-    }
-
-
-def test_superbench_metrics_without_a_stated_unit_are_left_out_and_named():
-    source = read("superbench.jsonl")
-    assert source.content.left_out == ("gpu-sm-copy-bw/dtoh", "ib-loopback/IB_write_512_Avg_0")
-    first = {r.case.name: (r.devices, r.series[0]) for r in source.content.results if r.devices[0].startswith("node0")}
-    assert first["gemm-flops/FP64"][1].values == (pytest.approx(9040.85e9),), "the last of two ranks"
-    assert first["nccl-bw/allreduce_8589934592_busbw"][1].unit == "B/s"
-    assert first["kernel-launch/event_overhead"][1].values == (pytest.approx(0.1e-3),)
-    assert first["bert_models/pytorch-bert-base/throughput_train_float32"][1].better == "more"
-    assert dict(source.content.devices[0].details) == {"hostname": "sb-validation-01"}
-
-
-def test_google_benchmark_has_a_sample_per_repetition_and_its_errors():
-    name = "google-benchmark.json"
-    series = case(name, "google-benchmark/BM_Copy/4096").series
-    assert [(one.name, one.unit, len(one.values)) for one in series] == [
-        *(
-            ("real_time", "s", 2),
-            ("cpu_time", "s", 2),
-            ("bytes_per_second", "B/s", 2),
-            ("items_per_second", "item/s", 2),
-        )
-    ]
-    assert 4096 / series[1].values[0] == pytest.approx(series[2].values[0]), "the rate is by processor time"
-    failed = case(name, "google-benchmark/BM_Error")
-    assert (failed.status, failed.reason) == ("failed", "no device")
-    assert read(name).content.left_out == ("BM_Wide/cells:64/real_time cells",)
-
-
-def test_pytest_benchmark_has_its_rounds_or_else_the_statistics():
-    rounds = case("pytest-benchmark.json", "pytest-benchmark/test_b.py::test_sum[n=10]").series
-    assert [(one.name, one.values[0]) for one in rounds] == [("time", 9.084000339498743e-08)]
-    saved = case("pytest-benchmark-saved.json", "pytest-benchmark/test_b.py::test_sort").series
-    assert [one.name for one in saved] == ["median", "min", "mean", "max"]
-    assert read("pytest-benchmark.json").content.devices[0].name == "AMD EPYC"
-
-
-def test_hyperfine_has_every_run_and_a_command_that_failed_is_a_failed_case():
-    good, bad = read("hyperfine.json").content.results
-    assert good.series[0].values == (0.0007205240000000001, 0.000693173, 0.002364866)
-    assert (bad.status, bad.reason) == ("failed", "3 of 3 runs ended with exit status 1")
-
-
-FIGURES = (  # file, case, the series by label
-    ("osu-bw.txt", "osu/bandwidth[size=256MiB,library=MPI,buffers=cuda,type=MPI_CHAR]", {"bandwidth": 279573.25e6}),
-    ("osu-5.4.txt", "osu/bandwidth[size=1B,library=MPI,buffers=cuda,from=host,to=host]", {"bandwidth": 0.41e6}),
-    (
-        "osu-allreduce.txt",
-        "osu/allreduce-latency[size=16MiB,library=MPI,buffers=cuda]",
-        {"latency": 8630.58e-6, "min": 8619.5e-6, "max": 8642.46e-6},
-    ),
-    ("dcgm-diag-3.json", "dcgm-diag/pcie-gpu-to-host-bandwidth", {"value": 13.08e9}),
-    ("dcgm-diag-3.json", "dcgm-diag/pcie-gpu-to-host-latency", {"value": 4.386e-6}),
-    ("dcgm-diag-4.json", "dcgm-diag/passed", {"tests": 1.0}),
-    (
-        "mlperf-offline.txt",
-        "mlperf/Offline[sut=SUT_Offline,mode=PerformanceOnly]",
-        {"samples": 45786.8, "mean_latency": 332.352184971, "p50.00": 332.405489517, "p90.00": 596.98202426},
-    ),
-    ("nvloom.txt", "nvloom/device_to_device_unidir_write_sm[row=0,column=1]", {"bandwidth": 771.52e9}),
-    ("nvloom.txt", "nvloom/bisect_device_to_device_write_sm[row=1->0,column=0]", {"bandwidth": 764.5e9}),
-    (
-        "ncu-raw.csv",
-        "ncu/kernel[name=gemm_tiled_kernel,grid=(4096, 1, 1),block=(1024, 1, 1)]",
-        {"time": 10.196e-3, "dram": 5.55e9},
-    ),
-    (
-        "nccl-tests.json",
-        "nccl-tests/all_reduce[size=8GiB,type=float,redop=sum,root=-1,ranks=2,place=in]",
-        {"busbw": 393.98e9, "algbw": 210.12e9, "time": 40880e-6},
-    ),
-)
-
-
-@pytest.mark.parametrize(("name", "case_id", "expected"), FIGURES)
-def test_a_printed_figure_becomes_a_series_in_si_units(name, case_id, expected):
-    assert {label: of[0] for label, of in values(name, case_id).items()} == pytest.approx(expected, rel=1e-12)
-
-
-def test_gpu_fryer_has_a_figure_per_gpu_and_each_launch_of_a_kernel_is_a_sample():
-    means = [(result.devices, result.series[0].values) for result in read("gpu-fryer.txt").content.results]
-    assert means == [(("cuda:0",), (6208e9,)), (("cuda:1",), (6332e9,))]
-    (kernel,) = read("ncu-iterations.csv").content.results
-    assert {series.name: series.values for series in kernel.series} == {
-        "time": (2.02e-6, 2.05e-6),
-        "dram": (1.10e12, 1.08e12),
-    }
-
-
-def test_a_diagnosis_that_failed_and_an_invalid_result_of_mlperf_are_failed_cases():
-    (failed,) = (result for result in read("dcgm-diag-4.json").content.results if result.status == "failed")
-    assert failed.reason == "Persistence Mode: Persistence mode for GPU 0 is disabled."
-    (skipped,) = (result for result in read("dcgm-diag-3.json").content.results if result.status == "skipped")
-    assert skipped.reason.startswith("GPU 0: Unable to find hardware diagnostic")
-    (invalid,) = read("mlperf-server.txt").content.results
-    assert (invalid.status, invalid.cause) == ("failed", "invalid-result")
-    assert invalid.reason.endswith("not Performance constraints satisfied, Early stopping satisfied")
-
-
-def test_guidellms_load_with_a_fixed_concurrency_is_closed_and_has_the_bytes_of_its_steps():
-    closed, open_ = read("guidellm.json").content.results
-    assert (closed.case.name, open_.case.name) == ("closed", "open")
-    rate = closed.series[0]
-    assert rate.work.items / rate.values[0] == pytest.approx(20 * 128)
-    assert rate.limit == "dram"
-    assert next(s for s in open_.series if s.name == "p99_time_to_first_token").values == (pytest.approx(0.044),)
-
-
-def test_the_same_case_again_is_its_next_replicate_and_so_three_runs_can_be_compared():
+def test_files_of_several_tools_are_one_run_and_a_case_again_is_its_next_replicate():
     run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
     copies = [result for result in run.results if result.case.name == "Copy"]
     assert [result.replicate for result in copies] == [0, 1, 2]
     (spread,) = (spread for spread in Summary(run).spreads() if spread.case.name == "Copy")
     assert len(spread.medians) == 3
-
-
-def test_files_of_several_tools_are_one_run_with_a_suite_each():
     run = foreign.run([read("rccl-tests.txt"), read("gpu-cache.txt"), read("gpu-latency.txt")], [])
     assert run.manifest.settings.suites == ("nccl-tests", "gpu-benches")
     (view,) = (view for suite in run.manifest.suites for view in suite.views if view.title == "gpu-cache")
     assert view.cases == ("gpu-cache",)
+    run = foreign.run([read("nvbandwidth-v0.5.json"), read("nvbandwidth-v0.8.txt")], [])
+    assert [device.name for device in run.manifest.facts.devices] == ["NVIDIA GeForce RTX 3050 Laptop GPU"]
 
 
 def test_files_of_two_machines_are_not_joined(tmp_path):
     (tmp_path / "other.txt").write_text((IMPORTS / "nvbandwidth-v0.8.txt").read_text().replace("RTX 3050", "RTX 4090"))
     with pytest.raises(FileError, match="cuda:0 is another device"):
         foreign.run([read("nvbandwidth-v0.8.txt"), foreign.read(tmp_path / "other.txt")], [])
-
-
-def test_a_device_that_one_file_names_and_another_does_not_is_one():
-    run = foreign.run([read("nvbandwidth-v0.5.json"), read("nvbandwidth-v0.8.txt")], [])
-    assert [device.name for device in run.manifest.facts.devices] == ["NVIDIA GeForce RTX 3050 Laptop GPU"]
 
 
 DAMAGED = (
@@ -571,15 +281,15 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         foreign.read(tmp_path / "x")
 
 
-def test_a_run_file_of_our_own_is_no_output_of_another_tool(tmp_path):
+def test_files_of_other_kinds_and_the_wrong_tool_are_refused(tmp_path):
     (tmp_path / "run.jsonl").write_bytes(store.encode_run(foreign.run([read("gpu-cache.txt")], [])))
     with pytest.raises(FileError, match="no output of a known tool"):
         foreign.read(tmp_path / "run.jsonl")
-
-
-def test_the_wrong_tool_is_refused():
     with pytest.raises(FileError, match="this is not an output of mixbench"):
         foreign.read(IMPORTS / "gpu-cache.txt", "mixbench")
+    (tmp_path / "x").write_text('{"meta": {}, "nvbench": 1, "benchmarks": ' + "[" * 100_000)
+    with pytest.raises(FileError):
+        foreign.read(tmp_path / "x")
 
 
 def test_undecodable_bytes_and_terminal_colours_are_tolerated(tmp_path):
@@ -618,7 +328,7 @@ def test_an_output_that_is_truncated_anywhere_is_refused_or_read_up_to_there(nam
 PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n", "{", "|", "\t", "²", '"')
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     name=st.sampled_from(FILES),
     edits=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES)), min_size=1, max_size=8),
@@ -694,12 +404,6 @@ def test_every_importer_describes_its_input_in_a_sentence(tool):
     assert "\n" not in summary
 
 
-def test_deeply_nested_json_is_refused(tmp_path):
-    (tmp_path / "x").write_text('{"meta": {}, "nvbench": 1, "benchmarks": ' + "[" * 100_000)
-    with pytest.raises(FileError):
-        foreign.read(tmp_path / "x")
-
-
 def test_valid_json_of_another_form_is_refused(tmp_path):
     body = json.loads((IMPORTS / "nvbench.json").read_text())
     for key in ("meta", "devices", "benchmarks"):
@@ -722,19 +426,6 @@ def test_perftest_distinguishes_mib_from_gbit_by_the_rate_of_messages(tmp_path):
     assert {series.label: series.values for series in result.series} == {
         "BW_average": (46958.92 * 2**20,),
         "MsgRate": (751343.0,),
-    }
-
-
-def test_perftest_latencies_of_a_gpus_memory_are_in_seconds_and_say_so():
-    name = "perftest-read-lat.json"
-    case_id = "perftest/rdma_read_latency[size=8B,connection=RC,qps=1,mtu=4096,tx_depth=1,memory=GPU]"
-    assert values(name, case_id) == {
-        "median": (3.3e-6,),
-        "mean": (3.34e-6,),
-        "min": (3.21e-6,),
-        "max": (9.04e-6,),
-        "p99": (4.02e-6,),
-        "p99.9": (9.04e-6,),
     }
 
 

@@ -72,15 +72,6 @@ def test_tokens_per_second_of_vllm_have_their_share_of_what_the_memory_allows():
     assert share.share == pytest.approx((HALVES + batch * (1024 + 128) * KV) / 7e-3 / H200_READS, rel=1e-6)
 
 
-def test_the_times_of_requests_are_in_seconds_under_the_clients_names():
-    (result,) = results("vllm-serve.json")
-    times = {label: timing.values for label, timing in series(result).items() if timing.unit == "s"}
-    assert times["median_ttft"] == (58.5e-3,)
-    assert times["p99_tpot"] == (7.5e-3,)
-    assert "std_ttft" not in times
-    assert series(result)["request_throughput"].values == (pytest.approx(128 / 14.8),)
-
-
 def test_runs_of_one_case_in_one_file_are_replicates_and_failed_requests_are_a_label():
     run = foreign.run([foreign.read(IMPORTS / "vllm-serve-appended.json")], [])
     assert [result.replicate for result in run.results] == [0, 1]
@@ -89,11 +80,13 @@ def test_runs_of_one_case_in_one_file_are_replicates_and_failed_requests_are_a_l
     assert run.results[0].case.id.startswith("vllm/open[model=Llama-3.1-8B-Instruct,input=1024,output=256")
 
 
-def test_one_request_at_a_time_moves_all_weights_for_every_token(tmp_path):
+def test_one_request_at_a_time_and_an_infinite_rate_are_counted(tmp_path):
     output, duration = 1 + 1000, 1000 * 4e-3 + 50e-3
     load = _served.ServingLoad(duration, 1, 100, output, 1000 * 4e-3, is_open=False)
     work, _ = load.work(_served.ServedModel("llama-3-8b"))
     assert work.moved == 1000 * (HALVES + (100 + output / 2) * KV)
+    assert _served.request_rate({"request_rate": math.inf}) == math.inf
+    assert all("rate=" not in result.case.id for result in results("sglang.jsonl"))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 1.0, 3.0])
@@ -254,13 +247,6 @@ def test_a_test_of_llama_bench_whose_bytes_are_not_known_has_no_share(tmp_path, 
     assert note(result)["no share"] == message
 
 
-def test_the_lines_of_llama_bench_are_the_tests_of_a_host_and_of_a_gpu():
-    host, without_bytes, both = results("llama-bench.jsonl")
-    assert (host.devices, without_bytes.devices) == (("cpu:0",), ("gpu:0",))
-    assert both.case.name == "pg"
-    assert both.series[0].work.items == 640
-
-
 def test_layers_on_alike_gpus_take_turns_so_one_gpus_memory_bounds_them(tmp_path):
     result = changed(tmp_path, "llama-bench.json", number=1, gpu_info="NVIDIA H200, NVIDIA H200")[1]
     assert result.series[0].work.moved == results("llama-bench.json")[1].series[0].work.moved
@@ -355,8 +341,3 @@ def test_a_damaged_output_of_a_client_is_refused_in_one_line_that_names_the_file
 def test_a_run_of_aiperf_without_an_answer_is_a_failed_case(tmp_path):
     (result,) = changed(tmp_path, "aiperf.json", request_count={"unit": "requests", "avg": 0})
     assert (result.status, result.case.id) == ("failed", "aiperf/open[model=Qwen2.5-7B-Instruct]")
-
-
-def test_an_infinite_rate_of_requests_is_read_as_unlimited():
-    assert _served.request_rate({"request_rate": math.inf}) == math.inf
-    assert all("rate=" not in result.case.id for result in results("sglang.jsonl"))

@@ -29,6 +29,7 @@ def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_no_case():
     step = "step[model=llama-3-8b,weights=float16,batch={},context={}]"
     assert ids() == [
         *(f"decode_attention[batch={batch},context=4096,heads=32,kv_heads=8,dim=128]" for batch in (1, 8, 32)),
+        "decode_attention[batch=32,context=4096,heads=64,kv_heads=8,dim=128]",
         *(step.format(batch, context) for batch, context in ((1, 2048), (16, 512))),
         "prefill[model=llama-3-8b,weights=float16,tokens=2048]",
         "prefill_attention[tokens=2048,heads=32,kv_heads=8,dim=128,by=unfused]",

@@ -63,7 +63,7 @@ def test_pages_in_any_order_give_the_same_as_one_run(gpu: Any, page: int, order:
 
 def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu: Any) -> None:
     decode = attention(gpu)
-    decode._device_lengths[:] = SMALL.context
+    decode._lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
         error(decode)
 

@@ -71,8 +71,8 @@ def test_the_parts_of_a_sequence_join_to_the_same_result_for_any_number_of_parts
     """A part is the work of one block: there may be one, or many more than a warp has lanes."""
     shape = ATTENTION.AttentionShape(1, 8 * tokens, heads, kv_heads, dim)
     chunk = shape.stride(threads)
-    plan = ATTENTION.AttentionPlan(threads, chunk, -(-shape.context // chunk))
-    monkeypatch.setattr(ATTENTION.AttentionShape, "plan", lambda shape, _: plan)
+    plan = ATTENTION.AttentionPlan(threads, chunk, (-(-shape.context // chunk),))
+    monkeypatch.setattr(ATTENTION.AttentionShape, "plan", lambda *_: plan)
     decode = ATTENTION.DecodeAttention(bench(SUITE), shape)
     overwrite(decode)
     for call in decode.calls():

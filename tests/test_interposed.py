@@ -68,21 +68,15 @@ def test_a_library_of_another_maker_under_the_drivers_name_is_found(tmp_path):
     assert judged(library) == ("libcuda.so.1", f"interposed: {library} is not of driver {VERSION}", True)
 
 
-def test_the_drivers_own_library_is_recognised_by_the_version_in_its_name_or_content(tmp_path):
+def test_the_drivers_own_library_is_no_interposer(tmp_path):
     named = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
     assert judged(named)[1:] == (f"the driver's own ({VERSION}): {named}", False)
     plain = compile_library(tmp_path, "libcuda.so.1", f'const char *version = "{VERSION}";{FUNCTIONS}')
     assert judged(plain)[1:] == (f"the driver's own ({VERSION}): {plain}", False)
-
-
-def test_another_version_of_the_drivers_library_is_reported_and_is_no_interposer(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.575.51.03", FUNCTIONS)
     _, text, is_interposed = judged(library)
     assert text.startswith(f"version 575.51.03, but the kernel's driver is {VERSION} (forward compatibility?)")
     assert not is_interposed
-
-
-def test_without_the_drivers_version_a_library_is_reported_as_unverified(tmp_path):
     library = compile_library(tmp_path, "libcuda.so.1", FUNCTIONS)
     assert judged(library, version="")[1:] == (f"unverified: {library}", False)
 
@@ -94,15 +88,12 @@ def test_a_library_that_works_where_the_kernel_has_no_driver_forwards_its_calls(
     assert is_interposed
 
 
-def test_a_preloaded_library_that_defines_functions_of_the_driver_is_named_with_them(tmp_path):
+def test_a_preloaded_library_is_an_interposer_if_it_defines_functions_of_the_driver(tmp_path):
     library = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS + LAUNCH)
     vgpu = tmp_path / "libvgpu.so"
     (tmp_path / "vgpu.c").write_text(LAUNCH)
     subprocess.run([CC, "-shared", "-fPIC", "-o", vgpu, tmp_path / "vgpu.c"], check=True)
     assert judged(library, preload=vgpu)[1:] == (f"interposed: cuLaunchKernel in {vgpu}", True)
-
-
-def test_a_preloaded_library_that_does_something_else_is_no_interposer(tmp_path):
     library = compile_library(tmp_path, f"libcuda.so.{VERSION}", FUNCTIONS)
     allocator = compile_library(tmp_path, "liballoc.so", "int my_alloc(void) { return 0; }", "-Wl,-soname,liballoc.so")
     assert judged(library, preload=allocator)[1:] == (f"the driver's own ({VERSION}): {library}", False)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from _earlier import check_in_turn, expect_found, with_earlier_answers
 from _modules import room_module, suite_module
-from _sinks import ResultSink
 from _thread_ranks import together
 
 from gpubench import plugins
@@ -20,9 +19,7 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring import inventory
 from gpubench.measuring import plan as planning
-from gpubench.measuring.runner import Runner
-from gpubench.measuring.sampler import SamplingProcess
-from gpubench.model import Case, Facts, Settings
+from gpubench.model import Case, Settings
 
 H200 = {"memory_bytes": 150 * 10**9, "cache_bytes": 60 * 2**20, "units": 132}
 ONE = make.facts(make.device(**H200))
@@ -56,33 +53,18 @@ def test_kernels_compile_for_amd(file):
     assert status == 0, log
 
 
-def test_with_one_gpu_cases_that_need_a_peer_are_skipped_in_the_plan():
+def test_the_plan_skips_only_what_lacks_a_device_or_memory():
     plan = planning.make(ONE, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))
     (message,) = planning.skip_messages(plan)
     assert message.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
     able = {job.case.name for job in plan.jobs if not planning.missing_devices(job)}
     assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
-
-
-def test_with_two_gpus_no_case_is_skipped():
     assert (
         planning.skip_messages(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []
     )
-
-
-def test_cases_that_spin_on_flags_need_a_device_for_each_rank():
     spins = ("signal", "barrier", "both")
     assert all(job.case.devices == job.case.ranks for job in jobs(TWO, "ipc", "full") if job.case.name in spins)
-
-
-def test_the_headline_of_ipc_keeps_its_id_and_version():
-    plan = planning.make(TWO, Settings(("ipc",), ("cuda:0",), "quick"))
-    (case,) = planning.headline(planning.load_suite("ipc"), plan.target(plan.jobs[0]))
-    assert (case.id, case.version) == ("ipc/pull[path=peer,size=1GiB]", 1)
-
-
-def test_sizes_that_do_not_fit_the_device_are_not_planned():
     small = make.facts(make.device(memory_bytes=2 * 2**30, cache_bytes=2**22, units=20))
     sizes = {job.case.param("size_bytes") for job in jobs(small, "ipc") if job.case.name == "pull"}
     assert max(sizes) == 2**24
@@ -180,35 +162,6 @@ def test_a_barrier_of_one_rank_does_not_wait(flags):
 
 def test_reading_the_clock_takes_nanoseconds(flags):
     assert 0 < flags.look_seconds() < 1e-5
-
-
-def run(names, tier="smoke"):
-    """Return the results of the suite's cases on the host, in real processes."""
-    facts = Facts(tuple(plugins.load("backends", "host").devices()))
-    plan = planning.make(facts, Settings(("ipc",), ("host",), tier))
-    results = ResultSink()
-    with Runner(plan, SamplingProcess((), 0.0), results, 60.0) as runner:
-        runner.run([job for job in plan.jobs if job.case.name in names], 0.0, lambda event: None)
-    return {result.case.name: result for result in results}
-
-
-@pytest.fixture(scope="module")
-def measured():
-    """Return the results of two cases of two ranks, by their names."""
-    return run({"signal", "mapping"})
-
-
-def test_the_result_has_the_signal_times_of_two_ranks_and_the_cost_of_reading_the_clock(measured):
-    result = measured["signal"]
-    assert result.status == "ok", result.reason
-    assert {series.rank for series in result.series if series.label == "self"} == {0, 1}
-
-
-def test_the_case_that_times_opening_times_closing_too(measured):
-    result = measured["mapping"]
-    assert result.status == "ok", result.reason
-    names = [series.label for series in result.series]
-    assert names[:2] == ["self", "close"]
 
 
 def test_a_pattern_differs_at_every_word_and_with_the_seed():

@@ -57,16 +57,13 @@ def test_every_wrong_word_is_counted_each_time(bench, wrong):
     assert bench.words(LARGE, 4).wrong(words.array) == LARGE, "another seed has other words at every place"
 
 
-def test_memory_of_another_type_and_shape_is_filled_and_compared(bench):
+def test_memory_of_another_type_takes_words_of_any_seed(bench):
     array = np.zeros((32, 4), np.float32)
     words = bench.words(array.nbytes // 8, 1)
     assert words.wrong(array) == words.count
     words.fill(array)
     assert words.wrong(array) == 0
     assert bench.words(10**6, 1).wrong(array[:3]) == 0, "a shorter array holds the first words"
-
-
-def test_another_seed_and_back_again_is_written_to_every_array(bench):
     words, other = bench.words(300, 2**64 - 1), np.zeros(2400, np.uint8)
     first = words.array.copy()
     words.redraw(words.array, other)
@@ -75,14 +72,6 @@ def test_another_seed_and_back_again_is_written_to_every_array(bench):
     words.redraw(other)
     assert (other == first).all()
     assert words.wrong(words.array) == 300
-
-
-def test_kernels_and_counter_are_made_once_for_a_bench(monkeypatch):
-    made, loaded = paper_bench(SUITE), []
-    monkeypatch.setattr(type(made), "kernel", lambda self, file, name, **defines: loaded.append(name))
-    made.words(1, 0)
-    made.words(10**6, 1)
-    assert loaded == ["fill_words", "count_wrong_words"]
 
 
 def test_the_prelude_of_the_suites_has_the_same_words():

@@ -30,8 +30,12 @@ def test_a_model_is_found_by_the_number_of_parameters_that_its_publisher_states(
     assert language_models.model_of_size(parameters) == name
 
 
-def test_an_unlisted_number_of_parameters_matches_no_model():
+def test_each_model_is_found_by_its_own_name_and_an_unlisted_size_by_none():
     assert language_models.model_of_size(1_100_048_384) == ""
+    assert [language_models.model_named(name) for name in LANGUAGE_MODELS] == list(LANGUAGE_MODELS)
+    assert [name for name, model in LANGUAGE_MODELS.items() if not model.is_gated or model.norm == "layer"] == [
+        "chatglm-6b"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +61,6 @@ def test_an_unlisted_number_of_parameters_matches_no_model():
 )
 def test_a_model_is_found_by_its_published_name_and_not_by_a_similar_one(name, expected):
     assert language_models.model_named(name) == expected
-
-
-def test_every_model_of_the_table_is_found_by_its_own_name():
-    assert [language_models.model_named(name) for name in LANGUAGE_MODELS] == list(LANGUAGE_MODELS)
-
-
-def test_chatglm_alone_has_no_gate_and_layer_norms():
-    assert [name for name, model in LANGUAGE_MODELS.items() if not model.is_gated or model.norm == "layer"] == [
-        "chatglm-6b"
-    ]
 
 
 def test_a_token_of_a_mixture_is_multiplied_with_its_experts_alone():

@@ -53,7 +53,7 @@ def test_the_page_of_ten_thousand_cases_has_five_megabytes_at_the_most_and_says_
     assert html.count("2000 of 10000 cases") == 2
 
 
-def test_a_page_never_leaves_out_a_failed_case():
+def test_a_page_with_many_cases_never_leaves_out_a_failed_one():
     failed = make.result(of=make.case("copy"), status="failed", cause="crash", reason="died")
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
     html = page(*points(1100), failed, *points(1100, replicate=1), *points(1100, devices=("cuda:1",)), facts=both)
@@ -61,9 +61,6 @@ def test_a_page_never_leaves_out_a_failed_case():
         r'<tr id="bandwidth/copy@cuda:0" class="failed">\s*<th scope="row">.*?<details data-more="(\d+)">', html
     )
     assert "bandwidth/copy" in unfolded(html)[int(place[1])], "and it can be opened"
-
-
-def test_a_page_with_every_case_has_no_note_on_omitted_ones():
     assert "The tables list" not in page(*points(100))
 
 

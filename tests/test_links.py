@@ -28,7 +28,7 @@ def figures(*results):
     return table
 
 
-def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differences():
+def test_the_best_figure_of_the_largest_size_comes_first():
     listed = figures(
         copy("load", 370, direction="one way", engine="kernel"),
         copy("pull", 396, **ENGINE),
@@ -38,9 +38,6 @@ def test_the_best_figure_of_a_link_comes_first_and_the_others_name_their_differe
     assert listed[0].differences == ()
     assert listed[1].differences == (("engine", "kernel"),)
     assert dict(listed[2].differences) == {"direction": "both ways", "engine": "library"}
-
-
-def test_a_case_at_many_sizes_is_represented_by_the_largest():
     listed = figures(copy("pull", 5, size=2**12, **ENGINE), copy("pull", 396, **ENGINE), copy("push", 395, **ENGINE))
     assert [figure.case.param("size_bytes") for figure in listed] == [2**30, 2**30]
 
@@ -92,21 +89,12 @@ def tails(*series):
     return [row[2:] for table in tables for row in table.rows]
 
 
-def test_a_tail_needs_ten_samples_beyond_it():
+def test_a_tail_is_shown_where_enough_samples_lie_beyond_it():
     assert tails(latencies(9_999)) == []
     (row,) = tails(latencies(20_000, slow=5e-6))
     assert row == ("1.000 µs", "1.000 µs", "1.004 µs", "5.000 µs", "20000")
-
-
-def test_single_calls_show_their_99th_percentile_from_a_thousand_on():
     (row,) = tails(latencies(10, name="hot"), latencies(1_500, name="tail.each"))
     assert row == ("1.000 µs", "1.000 µs", "–", "1.000 µs", "1500")
-
-
-def test_of_several_ranks_the_worst_tail_is_shown():
     (row,) = tails(latencies(20_000), latencies(20_000, slow=9e-6, rank=1))
     assert row[3] == "9.000 µs"
-
-
-def test_a_rate_has_no_tail():
     assert tails(make.timing(*[1.0] * 20_000, moved=1.0)) == []

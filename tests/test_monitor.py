@@ -1,5 +1,6 @@
 """Live monitoring: the newest values on a line and in the form of Prometheus."""
 
+import json
 import os
 import re
 import signal
@@ -38,6 +39,40 @@ def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
     assert values.window("cuda:0").mean(Measure.BOARD_POWER).value == 300.0
     assert values.window("cuda:0").rate(Measure.ENERGY).value == 150.0
     assert values.window("cuda:1").mean(Measure.BOARD_POWER) is None
+
+
+FLOPS = {"work": make.Work(flops=1e12), "quantity": "flops"}
+DRAM = make.counter("gpm.dram", "%", "window")
+
+
+@pytest.mark.parametrize(
+    ("busy", "watts", "dram", "limit", "is_hung"),
+    [
+        (100.0, 118.0, 0.1, "700.0", True),
+        (100.0, 118.0, None, "700.0", True),  # a GPU without this counter is judged by the others
+        (100.0, 118.0, 12.0, "700.0", False),  # a small kernel that reads memory
+        (100.0, 450.0, 0.1, "700.0", False),
+        (70.0, 118.0, 0.1, "700.0", False),
+        (100.0, 118.0, 0.1, "0", False),  # without a power limit nothing is known
+    ],
+)
+def test_a_busy_gpu_near_idle_power_without_memory_traffic_looks_hung_after_30_seconds(
+    busy, watts, dram, limit, is_hung
+):
+    gpu = make.device(details=(("power.limit_w", limit),))
+    values = live.Latest((make.POWER, BUSY, DRAM), [gpu])
+    values.add([make.samples((0.0,), power=(watts,), **{"utilization.gpu": (busy,)})])
+    values.add([Samples("gpm", "cuda:0", (0.0,), (("gpm.dram", (dram,)),))])
+    watch = live.StuckWatch(values)
+    assert watch.look(1000.0) == watch.look(1029.0) == []
+    lines = watch.look(1030.0)
+    traffic = "unknown" if dram is None else "0.1 %"
+    named = [f"cuda:0 looks hung for 30 s: busy 100 %, 118 W of 700 W, memory traffic {traffic}"]
+    assert lines == (named if is_hung else [])
+    values.add([make.samples((1.0,), power=(300.0,))])
+    assert watch.look(1031.0) == []
+    values.add([make.samples((2.0,), power=(watts,))])
+    assert watch.look(1032.0) == [], "the time begins again"
 
 
 def test_a_missing_value_is_not_replaced_by_an_earlier_one():
@@ -99,6 +134,34 @@ def test_prometheus_gets_base_units_labels_and_events():
     assert_is_exposition(text)
 
 
+def test_openmetrics_names_the_family_of_a_counter_without_total_and_has_an_end():
+    text = live.prometheus(latest(make.samples((0.0,), energy=(1e6,))), openmetrics=True)
+    assert "# TYPE gpubench_nvml_energy_joules counter\n" in text
+    assert 'gpubench_nvml_energy_joules_total{device="cuda:0"' in text
+    assert text.endswith("\n# EOF\n")
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    (family,) = parser.text_string_to_metric_families(text)
+    assert [sample.value for sample in family.samples] == [1e6]
+
+
+def test_the_dashboard_shows_metrics_that_the_monitor_and_the_report_have():
+    collectors = [plugins.load("collectors", name) for name in plugins.names("collectors")]
+    known = {live.metric_name(counter) for collector in collectors for counter in collector.counters}
+    runs = [make.run(make.result(make.timing(1.0, moved=1.0))), make.run(make.result(make.timing(1.0, **FLOPS)))]
+    reported = "".join(plugins.load("reports", "prom").render(run) for run in runs)
+    known |= set(re.findall(r"^# TYPE (\S+)", reported, re.MULTILINE)) | {"gpubench_operations_per_second_median"}
+    dashboard = (Path(__file__).parents[1] / "ci/grafana.json").read_text()
+    panels = json.loads(dashboard)["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    used = {name for text in expressions for name in re.findall(r"gpubench_\w+", text)}
+    assert (len(panels), sorted(used - known)) == (18, [])
+    assert {variable for text in expressions for variable in re.findall(r"\$(\w+)", text)} == {
+        *("device", "case", "__rate_interval")
+    }
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels), "no panel lies on another"
+
+
 def assert_is_exposition(text):
     """Assert that every line is a comment or a sample of the text format."""
     sample = r'[a-z_][a-z0-9_]*\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\} [-+0-9.e]+'
@@ -145,4 +208,4 @@ def test_the_endpoint_answers_on_this_machine_alone_until_it_is_interrupted():
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(url.replace("metrics", "other"), timeout=10)
         running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
+        assert running.wait(20) == 130, "as docs/commands.md says"

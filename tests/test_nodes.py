@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -86,16 +87,10 @@ def test_a_value_that_is_not_plain_data_is_refused_with_a_message(pair):
     assert "ranks of different nodes cannot exchange a object" in reason
 
 
-def test_the_skip_of_a_rank_on_another_node_skips_the_case_with_its_reason(pair):
+def test_results_of_ranks_on_other_nodes_are_kept_or_told(pair):
     assert results(pair / "0.jsonl")[2]["reason"] == "the last rank has no room"
-
-
-def test_each_node_keeps_the_series_of_its_own_ranks(pair):
     for rank in (0, 1):
         assert results(pair / f"{rank}.jsonl")[0]["series"]["self"][0] == rank
-
-
-def test_the_ranks_of_a_killed_node_are_reported_as_crashed(pair):
     for row in results(pair / "0.jsonl")[3:]:
         assert row["reason"] == "rank 1: node 1 has ended, or its connection broke"
 
@@ -181,6 +176,41 @@ def test_connections_that_send_nothing_or_invalid_bytes_do_not_delay_a_group():
     silent.close()
     loud.close()
     close(hub, node)
+
+
+def test_many_idle_visitors_do_not_keep_the_nodes_out():
+    port = free_port()
+    hub = JoiningNode(place(0, 3, port))
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connected(port))
+        nodes = [JoiningNode(place(rank, 3, port)) for rank in (1, 2)]
+        assert [node.error for node in (hub.ended(), *[node.ended() for node in nodes])] == [None] * 3
+        close(hub, *nodes)
+
+
+GREETING = b"gpubench nodes 2" + bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"", "timed out|sent nothing"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no run of this version"),
+        (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" * 50, "no run of this version"),
+        (bytes(8) * 10_000, "no run of this version"),
+        (len(GREETING).to_bytes(8, "big") + GREETING + (32).to_bytes(8, "big") + bytes(32), "has another secret"),
+    ],
+)
+def test_a_node_that_reaches_another_program_ends_with_one_line(sent, message):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        node = JoiningNode(place(1, 2, listener.getsockname()[1]), patience_s=0.5)
+        with listener.accept()[0] as connection, contextlib.suppress(OSError):
+            connection.sendall(sent)
+            node.ended()
+    assert not node.is_alive()
+    assert re.search(message, node.error), node.error
+    assert len(node.error.splitlines()) == 1
 
 
 def hello_frame(greeting):

@@ -23,10 +23,6 @@ def run_of(*medians, case=None, **fields):
     return make.run(*results, **fields)
 
 
-def test_the_log_deviation_is_that_of_a_sample():
-    assert noise.log_deviation([1.0, math.e, math.e**2]) == pytest.approx(1.0)
-
-
 def least(deviation, count):
     """Return Student's t at the tail of three standard deviations, times the standard error of `count` vs `count`."""
     return scipy.stats.t.isf(0.0027 / 2, 2 * count - 2) * deviation * math.sqrt(2 / count)
@@ -75,12 +71,6 @@ def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, text):
     assert noise.percent(fraction) == text
 
 
-def test_replicates_that_are_not_ok_do_not_count():
-    run = run_of(1.0, None, 1.1, 1.2)
-    assert [floor.replicates for floor in noise.floors(run)] == [3]
-    assert noise.undecided(run) == []
-
-
 def test_a_case_of_fewer_than_three_ok_replicates_has_no_floor_and_says_why():
     run = run_of(1.0, None, 1.1)
     assert noise.floors(run) == []
@@ -94,7 +84,7 @@ def test_medians_that_have_no_logarithm_have_no_floor(odd):
     assert len(noise.undecided(run)) == 1
 
 
-def test_each_device_has_its_own_floor():
+def test_each_device_has_a_floor_and_a_noise_of_half_has_no_percentage():
     both = make.facts(make.device("cuda:0"), make.device("cuda:1"))
     results = [
         make.result(make.timing(1.0 + factor * index), devices=(device,), replicate=index)
@@ -103,9 +93,6 @@ def test_each_device_has_its_own_floor():
     ]
     floors = noise.floors(make.run(*results, facts=both))
     assert [(floor.devices, floor.between > 0) for floor in floors] == [(("cuda:0",), False), (("cuda:1",), True)]
-
-
-def test_a_case_in_which_half_as_much_again_is_not_detectable_has_no_percentage():
     floor = noise.NoiseFloor("ipc/pull", ("cuda:0",), 3, 1.4, 1.5, noise.threshold(1.5, 3))
     assert floor.threshold > 30
     assert floor.detectable == "none below 50 %: this machine is too noisy to judge"

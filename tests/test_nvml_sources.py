@@ -239,16 +239,13 @@ def test_gpms_metrics_are_those_of_the_binding():
     assert numbers == {metric.name: metric.number for metric in module._METRICS}
 
 
-def test_gpm_gives_figures_in_si_units_and_none_for_unsupported_metrics(clock):
+def test_gpm_gives_figures_in_si_units_a_tenth_of_a_second_apart(clock):
     samples = room_module("collectors", "gpm").GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     values = samples.read()
     assert values["gpm.sm"] == (0, 2.0)
     assert values["gpm.pcie.rx"] == (0, 21 * 2**20), "NVML's are MiB/s"
     assert values["gpm.dram"][0] == pynvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_two_samples_of_gpm_are_at_least_a_tenth_of_a_second_apart(clock):
     samples = room_module("collectors", "gpm").GpmSamples(GpmCard(), "gpu")
     clock[0] += 0.09
     assert samples.read() == {}
@@ -279,7 +276,7 @@ def package(folder, number, energy_uj, most_uj=1000):
     (zone / "max_energy_range_uj").write_text(f"{most_uj}\n")
 
 
-def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp_path):
+def test_the_energy_of_the_host_is_the_sum_over_packages_and_never_falls(tmp_path):
     for number, energy in (("0", 100), ("0:0", 50), ("1", 200)):
         package(tmp_path, number, energy)
     rapl = HOST_MODULE.Rapl(tmp_path)
@@ -287,9 +284,6 @@ def test_energy_is_the_sum_over_packages_since_the_start_without_their_parts(tmp
     for number, energy in (("0", 150), ("0:0", 90), ("1", 230)):
         package(tmp_path, number, energy)
     assert rapl.read() == pytest.approx(80e-6)
-
-
-def test_an_energy_counter_that_wraps_keeps_rising(tmp_path):
     package(tmp_path, "0", 900)
     rapl = HOST_MODULE.Rapl(tmp_path)
     rapl.read()

@@ -2,11 +2,11 @@
 
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import tomllib
 from functools import partial
@@ -18,8 +18,10 @@ import pytest
 from gpubench import plugins
 from gpubench.base import files, installation, limits
 from gpubench.base.errors import FileError, Interrupted, UsageError
+from gpubench.devices import rocm
 from gpubench.model import store
 from gpubench.tools import session
+from gpubench.tools.history import recording
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-P", "-m", "gpubench"]
@@ -145,6 +147,31 @@ def test_too_few_processes_are_reported_before_anything_is_started(monkeypatch):
         limits.check()
 
 
+def test_a_limit_of_memory_is_named_as_such():
+    done = shell("ulimit -v 400000; gpubench list")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "raise the limit of address space with `ulimit -v`" in done.stderr
+    done = shell(
+        f"ulimit -v 400000; {sys.executable} -c 'from gpubench.base import limits; print(limits.reason(MemoryError()))'"
+    )
+    assert done.stdout.startswith("no more memory can be had; raise the limit of address space"), done.stderr
+    assert limits.reason(MemoryError()) == "", "without a limit it is a bug or the machine's memory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_folders_of_another_user_are_refused_and_on_the_path_ignored():
+    with tempfile.TemporaryDirectory() as folder:  # mode 0700
+        os.setresuid(65534, 65534, 0)
+        try:
+            machine = rocm.probe(environment={"PATH": folder}, wheels={})
+            with pytest.raises(FileError, match="Permission denied"):
+                list(recording.run_files([Path(folder)]))
+        finally:
+            os.setresuid(0, 0, 0)
+    assert machine.hipcc == ""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user, by setpriv"
@@ -156,12 +183,6 @@ def test_another_user_with_too_few_processes_gets_the_same_message():
     assert done.returncode == 2
     assert done.stderr.startswith("gpubench: only 3 of ")
     assert done.stderr.count("\n") == 1
-
-
-def test_sufficient_limits_are_left_unchanged():
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits.check()
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 # --- signals
@@ -201,14 +222,11 @@ def test_a_signal_ends_a_run_in_order_even_within_a_boundary_that_catches_errors
 # --- files
 
 
-def test_a_named_pipe_for_a_run_file_is_refused_at_once(tmp_path):
+def test_a_pipe_for_a_run_file_is_refused_and_a_stream_that_the_caller_opened_is_read(tmp_path):
     os.mkfifo(tmp_path / "run.jsonl")
     for read in (store.read_run, store.file_hash):
         with pytest.raises(FileError, match="not a regular file but a pipe"):
             read(tmp_path / "run.jsonl")
-
-
-def test_a_stream_that_the_caller_opened_is_read(tmp_path):
     content = store.encode_run(make.run(make.result(make.timing(1e-3))))
     reading, writing = os.pipe()
     os.write(writing, content)

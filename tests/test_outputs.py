@@ -92,18 +92,15 @@ def test_a_poisoned_whole_number_has_all_bits_set(device, dtype, value):
     assert array.tolist() == [[0, 0, value, 0]] * 3
 
 
-def test_host_memory_is_overwritten_by_the_processor_and_then_by_the_gpu_in_parts():
-    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
-    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
-    assert gpu.noted == ["wait", 2**24, 24, "wait"]
-    assert (pinned == 0xFF).all()
-
-
-def test_a_gpu_fills_its_own_arrays_by_itself():
+def test_memory_is_overwritten_by_the_processor_or_by_the_gpu_that_has_it():
     filled = []
     words = SimpleNamespace(fill=filled.append)
     poison(gpu := GpuOfNumPy(), [SimpleNamespace(itemsize=2, view=lambda dtype: filled.append(dtype) or words)])
     assert (filled, gpu.noted) == (["i2", -1], [])
+    gpu, pinned = GpuOfNumPy(), np.zeros(2**24 + 24, np.uint8)
+    poison(gpu, [pinned.view(np.float64), np.zeros(0)])
+    assert gpu.noted == ["wait", 2**24, 24, "wait"]
+    assert (pinned == 0xFF).all()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,7 @@ def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchec
     assert (out == 1).all(), "the element has its value again"
 
 
-def test_a_check_of_the_last_of_many_outputs_is_no_dead_one():
+def test_a_check_is_dead_unless_a_corrupted_element_fails_it():
     scratch = [np.zeros(4) for _ in range(9)]  # intermediate results, which no check has to look at
     answer = np.zeros(4)
     assert labels(lambda: expect(bool((answer == 1).all()), "an element is wrong"), *scratch, answer) == ()
@@ -208,9 +205,6 @@ def test_of_stages_that_write_the_same_outputs_each_is_checked_by_itself(device,
 def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
     assert labels(no_values) == ("unchecked",)
     assert labels(no_values, call=lambda: 1.0, clock="self", checked=True) == ()
-
-
-def test_a_check_that_observes_nan_for_a_corrupted_element_or_fails_in_its_own_way_is_no_dead_one():
     out = np.zeros(8)
 
     def decode():

@@ -112,26 +112,17 @@ def test_a_product_in_float64_and_zstandard_are_key_figures_of_the_host_alone():
     assert overview_of(*on_gpu, facts=facts).values == ()
 
 
-def test_a_key_figure_takes_the_nearest_number_and_an_equal_text():
+def test_a_key_figure_is_the_nearest_case_of_each_device_and_may_be_another_series():
     results = [read(2**20), read(2**28), read(2**30, dtype="float64")]
     (value,) = overview_of(*results).values
     assert value.case_id == "bandwidth/read[size=256MiB,dtype=float32]"
     assert overview_of(read(dtype="float64")).values == ()
-
-
-def test_of_equally_near_cases_the_last_one_is_the_key_figure():
     mine = [replace(read(), case=make.case("read", "mine", size_bytes=size)) for size in (2**20, 2**28)]
     (value,) = overview_of(*mine, key=[KeyFigure("Memory read", "read")]).values
     assert value.case_id == "mine/read[size=256MiB]"
-
-
-def test_each_device_has_a_key_figure_of_its_own():
     facts = make.facts(make.device("cuda:0"), make.device("cuda:1"))
     summary = overview_of(read(), read(devices=("cuda:1",)), facts=facts)
     assert [value.devices for value in summary.values] == [("cuda:0",), ("cuda:1",)]
-
-
-def test_a_key_figure_may_be_another_series_than_the_headline():
     stages = (make.timing(1e-3, moved=1e9, name="compress.hot"), make.timing(2e-3, moved=1e9, name="decompress.hot"))
     result = make.result(*stages, of=make.case("roundtrip", suite="mine"))
     key = KeyFigure("Decompression", "roundtrip", series="decompress.hot")
@@ -254,23 +245,17 @@ def test_noise_of_a_case_that_is_no_key_figure_is_no_doubt():
     assert overview(Summary(declaring)).trust == "trustworthy: yes"
 
 
-def test_a_run_whose_sampler_died_is_not_trusted():
+def test_a_dead_sampler_an_interruption_and_a_sick_device_are_doubts_and_an_import_is_not_checked():
     died = Remark(0.1, "lost", SAMPLER, "", "missing from here on: the sampling process ended: killed by SIGKILL")
     assert overview_of(read(), remarks=[died]).doubts == ("the sampler died during the run, so counters are missing",)
     summary = overview(Summary(store.read_run(RECORDINGS / "whole/h200x2-compression.jsonl.gz")))
     assert summary.doubts == ("the sampler died during the run, so counters are missing",)
-
-
-def test_an_imported_run_is_not_checked():
     imported = make.facts(Device("cuda:0", "imported", "NVIDIA H200", ""))
     assert overview_of(read(), facts=imported).trust == "trustworthy: imported, not checked"
     failed = make.result(status="failed", cause="wrong-answer", of=make.case("copy"))
     with_failure = overview_of(read(), failed, facts=imported)
     assert with_failure.trust == "trustworthy: imported, not checked"
     assert with_failure.limitations == ("1 case failed (wrong answer)",)
-
-
-def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     sick = Remark(0.1, "event", trust.HEALTH_SOURCE, "cuda:0", "3 uncorrected ECC errors")
     summary = overview_of(read(), remarks=[sick], complete=False)
     assert summary.doubts == (
@@ -279,16 +264,13 @@ def test_an_interrupted_run_and_a_sick_device_are_not_trusted():
     )
 
 
-def test_a_missing_library_is_named_with_the_way_to_get_it():
+def test_missing_libraries_and_figures_of_the_host_are_limitations():
     missing = make.result(status="skipped", cause="missing", reason="nvCOMP is missing; pip install it")
     elsewhere = make.result(status="skipped", cause="devices", reason="needs 2 devices", of=make.case("peer"))
     assert overview_of(read(), elsewhere, missing).limitations == (
         "1 case skipped: nvCOMP is missing; pip install it",
         "1 case skipped: needs 2 devices",
     )
-
-
-def test_a_run_of_the_host_says_that_it_measured_the_host():
     host = make.facts(make.device("host", "ExampleCPU", units=8))
     summary = overview_of(read(devices=("host",)), facts=host)
     assert summary.devices == ("ExampleCPU (host), 8 cores",)
@@ -303,16 +285,13 @@ def test_every_built_in_floor_is_a_positive_figure_with_a_source():
         assert floor.better == ("less" if floor.unit == "s" else "more")
 
 
-def test_a_floor_in_another_unit_is_no_expectation_and_a_capped_result_without_series_has_no_clock():
+def test_figures_without_expectations_clocks_and_checks_are_told():
     summary = overview_of(make.result(make.timing(1e-3), of=make.case("read", size_bytes=2**32, dtype="float32")))
     assert [value.of_expected for value in summary.values] == [None]
     assert not summary.has_expectations
     assert key_values(Summary(make.run())) == []
     capped = replace(read(), series=(), labels=("power-capped",))
     assert "the power cap limited 1 of 1 cases" in overview_of(capped).limitations
-
-
-def test_cases_whose_answers_nothing_checks_are_told():
     summary = overview_of(replace(read(), labels=("unchecked",)), replace(read(), labels=("unchecked", "loaded")))
     assert "nothing checks the answers of 2 cases (unchecked)" in summary.limitations
 

@@ -40,15 +40,6 @@ def test_cases_run_in_the_released_order_with_control_last():
         assert set(view.cases) <= set(SUITE.definitions), view.title
 
 
-def test_released_ids_still_exist():
-    pair = "device=cuda:0,peer=cuda:1"
-    copies = [
-        f"p2p/{name}[{pair},by={by},size=1GiB]" for name in ("read", "write", "both") for by in ("engine", "kernel")
-    ]
-    accesses = [f"p2p/latency[{pair},of={of}]" for of in ("load", "atomic", "copy")]
-    assert {*copies, *accesses} <= {case.id for case in cases("quick")}
-
-
 @pytest.mark.parametrize(
     ("tier", "copies", "messages"), [("smoke", 9, 9), ("quick", 9, 9), ("full", 3 * 3 * 28, 3 * (1 + 2 + 2 * 3))]
 )

@@ -51,14 +51,11 @@ def test_no_other_case_is_skipped_for_the_little_memory_of_the_gpu_on_paper(dry_
     assert skipped == BEYOND_4_GIB
 
 
-def test_the_gate_refuses_to_judge_the_run_on_paper(environment, folder, dry_run):
+def test_no_gate_judges_a_run_on_paper(environment, folder, dry_run):
     judged = gpubench(environment, folder, "gate", "a.jsonl", "--baseline", "a.jsonl")
     assert judged.returncode == 4
     assert judged.stdout.startswith("CANNOT JUDGE: 0 of ")
     assert "a dry run measures nothing" in judged.stdout
-
-
-def test_a_gate_that_measures_on_paper_refuses_to_judge(environment, folder, dry_run):
     arguments = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
     judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *arguments, "--baseline", "a.jsonl")
     assert judged.returncode == 4, judged.stderr

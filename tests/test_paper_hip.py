@@ -19,7 +19,7 @@ PROGRAMS = HERE / "paper_hip/programs"
 # test_paper_all.py runs the cases that take seven seconds and more, and the suites that take half a minute.
 LONG = {
     *("bandwidth/beside_gemm", "bandwidth/beside_gemm_on", "compilers/softmax", "gemm/skinny"),
-    *("inference/prefill_attention", "p2p/control", "soak/memory", "soak/product"),
+    *("inference/prefill_attention", "p2p/control", "soak/burn", "soak/memory", "soak/product"),
 }
 LONG_SUITES = {"patterns", "tensor"}
 RATE = re.compile(r"\d\s*[kMGT]?B/s")

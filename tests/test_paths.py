@@ -7,8 +7,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import _files as run_files
@@ -115,27 +113,12 @@ def test_a_socket_and_a_device_are_no_outputs(tmp_path):
 
 
 @pytest.mark.parametrize("write", [files.write_whole, files.append])
-def test_a_stream_that_the_caller_opened_is_written_to(write):
-    reading, writing = os.pipe()
-    write(Path(f"/dev/fd/{writing}"), b"page")
-    os.close(writing)
-    with os.fdopen(reading, "rb") as stream:
-        assert stream.read() == b"page"
-
-
-@pytest.mark.parametrize("write", [files.write_whole, files.append])
 def test_a_stream_into_a_file_goes_on_where_it_is_and_replaces_nothing(tmp_path, write):
     with (tmp_path / "log").open("wb", buffering=0) as log:
         log.write(b"before, ")
         write(Path(f"/proc/self/fd/{log.fileno()}"), b"page")
         log.write(b", behind")
     assert (tmp_path / "log").read_bytes() == b"before, page, behind"
-
-
-def test_a_report_to_the_standard_output_is_written_there(folder):
-    command = [sys.executable, "-P", "-m", "gpubench", "report", "a.jsonl", "--format", "md", "--force"]
-    done = subprocess.run([*command, "-o", "/dev/stdout"], cwd=folder, capture_output=True, check=True)
-    assert done.stdout.startswith(b"# ")
 
 
 def test_a_link_to_a_device_is_no_history(folder):

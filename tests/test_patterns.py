@@ -10,7 +10,7 @@ import _grid
 import mutations
 import numpy as np
 import pytest
-from _modules import room_module, suite_module
+from _modules import suite_module
 from _poison import overwrite
 
 from gpubench import plugins
@@ -25,7 +25,6 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 
 
 part = partial(suite_module, "patterns")
-CHECKS = room_module("suites", "_checks")
 
 
 def times(compute, transfer, together):
@@ -38,12 +37,6 @@ def times(compute, transfer, together):
 def test_overlap_efficiency_is_the_hidden_share_of_the_shorter_part_and_stays_between_0_and_1(together, efficiency):
     assert times(2.0, 1.0, together).efficiency == pytest.approx(efficiency)
     assert times(1.0, 2.0, together).efficiency == pytest.approx(efficiency)
-
-
-def test_where_the_computation_is_longer_the_efficiency_is_the_overlap_of_the_osu_benchmarks():
-    for together in (2.0, 2.2, 2.7, 3.0, 3.3):
-        osu = max(0.0, 1 - (together - 2.0) / 1.0)
-        assert times(2.0, 1.0, together).efficiency == pytest.approx(osu)
 
 
 @pytest.mark.parametrize(("compute", "transfer"), [(1.0, 1.0), (3.0, 1.0), (1.0, 3.0)])
@@ -71,11 +64,6 @@ def rounds_after(seconds_of, wanted_s, trials=8):
     return rounds
 
 
-def test_the_number_of_rounds_for_a_proportional_time_is_found_at_once_and_at_least_one():
-    assert rounds_after(lambda rounds: rounds / 4, 2.5, trials=1) == 10
-    assert rounds_after(lambda rounds: rounds / 4, 1e-9) == 1
-
-
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("hidden_s", [0.05, 0.25, 0.4])
 def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_s, share):
@@ -85,16 +73,6 @@ def test_a_computation_whose_first_rounds_cost_nothing_is_calibrated_too(hidden_
         return hidden_s + 9.4e-3 * max(0, rounds - 3)
 
     assert seconds_of(rounds_after(seconds_of, share * 1.38)) == pytest.approx(share * 1.38, rel=0.03)
-
-
-@pytest.mark.parametrize("rounds", [0, 1, 2, 3, 7, 100])
-def test_many_rounds_in_one_step_equal_single_rounds(rounds):
-    digest, word = part("_pipeline"), 123456789
-    factor, term = CHECKS.affine_power(digest.FACTOR, digest.TERM, rounds, 2**32)
-    expected = word
-    for _ in range(rounds):
-        expected = (expected * digest.FACTOR + digest.TERM) % 2**32
-    assert (word * factor + term) % 2**32 == expected
 
 
 def chunks(count=3, words=2048):
@@ -216,15 +194,6 @@ def test_a_wrong_schedule_is_found():
     assert faults_of(good[:-1], 4, lambda rank: everything)
     assert faults_of((*good, good[-1]), 4, lambda rank: everything)
     assert faults_of(early, 4, lambda rank: everything)
-
-
-def test_unfairness_is_the_slowest_time_over_the_mean():
-    assert part("_topology").unfairness([1.0, 1.0, 1.0]) == 1.0
-    assert part("_topology").unfairness([3.0, 1.0, 2.0]) == 1.5
-
-
-def test_ranks_are_distributed_round_robin_over_the_cores():
-    assert [room_module("suites", "_between").core_of(rank, [2, 5]) for rank in range(4)] == [2, 5, 2, 5]
 
 
 def together(name, world, **params):

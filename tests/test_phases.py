@@ -97,14 +97,11 @@ def figures(result):
     return phases.figures(result, CounterTable.of_run(counted(result)), "cuda:0")
 
 
-def test_the_energy_of_a_phase_is_the_rise_of_the_counter_over_all_its_spans():
+def test_the_energy_of_a_phase_is_the_rise_of_the_counter_or_says_that_it_is_mean_power_times_time():
     single, double = figures(phase((1.03, 4.03))), figures(phase((1.0, 2.0), (6.0, 7.0)))
     assert (single.energy.joules, single.energy.watts) == pytest.approx((300, 100))
     assert not single.energy.is_integrated
     assert (double.energy.joules, double.seconds, double.times) == (pytest.approx(400), pytest.approx(2.0), 2)
-
-
-def test_the_energy_of_short_times_is_mean_power_times_time_and_says_so():
     short = figures(phase(*((6 + n, 6.15 + n) for n in range(4))))
     assert short.energy.is_integrated
     assert short.energy.joules == pytest.approx(300 * 0.6)
@@ -133,15 +130,12 @@ def of_phase(counter, at, values, *spans):
     return phases.figures(run.results[0], CounterTable.of_run(run), "cuda:0")
 
 
-def test_a_short_phase_has_the_readings_of_the_intervals_that_it_shares():
-    """Steps of 28 ms follow a first, idle one of half a second, which alone holds whole intervals of the counter."""
+def test_readings_count_by_the_share_of_their_interval_that_the_phase_covers():
+    # Steps of 28 ms follow a first, idle one of half a second, which alone holds whole intervals of the counter.
     steps = [(1.0, 1.5), *((1.5 + 0.03 * n, 1.528 + 0.03 * n) for n in range(200))]
     at = np.arange(1, 81) * 0.12
     share = of_phase(ACTIVE, at, [95.0 if 1.5 < moment <= 7.5 else 0.0 for moment in at], *steps).shares
     assert share[Measure.TENSOR_ACTIVITY] == pytest.approx(0.95 * 5.6 / 6.1, abs=0.01)
-
-
-def test_a_reading_counts_by_the_share_of_its_interval_that_the_phase_covers():
     at = (1.0, 1.1, 1.2, 1.3)
     one_and_a_quarter = of_phase(BUSY, at, (0, 80, 40, 0), (1.0, 1.125))
     assert one_and_a_quarter.shares[Measure.BUSY] == pytest.approx((0.8 + 0.25 * 0.4) / 1.25)
@@ -149,9 +143,6 @@ def test_a_reading_counts_by_the_share_of_its_interval_that_the_phase_covers():
     assert nested.shares == pytest.approx(one_and_a_quarter.shares), "a phase inside itself counts once"
     in_one = of_phase(BUSY, at, (0, 80, 40, 0), (1.11, 1.138))
     assert in_one.shares[Measure.BUSY] == pytest.approx(0.4)
-
-
-def test_a_throttle_reason_counts_by_the_share_of_the_intervals_too():
     (reason,) = of_phase(EVENTS, (1.0, 1.1, 1.2, 1.3), (0, 0, 4, 0), (1.05, 1.175)).throttled
     assert reason.share == pytest.approx(0.75 / 1.25)
     assert reason.seconds == pytest.approx(0.125 * 0.6)

@@ -76,7 +76,7 @@ def test_the_headline_is_a_point_that_has_enough_devices_if_there_is_one():
     assert headline_ids(suite_of(pull={**pull, "path": ("peer",)})) == ["made/pull[path=peer,n=2]"]
 
 
-def test_single_points_of_the_axes_can_be_left_out():
+def test_single_points_can_be_left_out_and_ranks_may_follow_from_the_parameters():
     both = {
         "dtype": ("float16", "float32"),
         "n": (1, 8),
@@ -89,6 +89,8 @@ def test_single_points_of_the_axes_can_be_left_out():
         "dtype=float16,n=8]",
         "dtype=float32,n=1]",
     ]
+    suite = suite_of(ring={"gpus": (2, 4), "ranks": lambda params: params["gpus"]})
+    assert [case.ranks for case in suite.cases(Target(ONE, ONE.devices[0]))] == [2, 4]
 
 
 def test_a_flag_on_a_case_that_does_not_run_on_the_device_has_no_effect():
@@ -197,8 +199,3 @@ def test_an_axis_peer_selects_the_second_device_and_the_case_is_skipped_without_
 
 def pair(peer):
     return replace(make.case("copy", peer=peer), devices=2)
-
-
-def test_ranks_may_follow_from_the_parameters():
-    suite = suite_of(ring={"gpus": (2, 4), "ranks": lambda params: params["gpus"]})
-    assert [case.ranks for case in suite.cases(Target(ONE, ONE.devices[0]))] == [2, 4]

@@ -35,13 +35,6 @@ def install(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("room", ["suites", "collectors", "reports", "backends", "importers"])
-def test_the_names_of_a_room_are_its_public_modules_sorted(room):
-    names = plugins.names(room)
-    assert list(names) == sorted(set(names))
-    assert not any(name.startswith("_") for name in names)
-
-
 def test_a_file_in_a_third_partys_package_is_a_plugin_with_the_files_name(install):
     install("third_party", {"third_one": "report = 'the object'", "_shared": "raise SystemExit"})
     assert "third_one" in plugins.names("reports")

@@ -68,23 +68,13 @@ def test_every_number_of_the_recording_is_unbroken_in_a_terminal_of_any_width(wi
         assert head in table.text_heads or all(row[place] in text for row in table.rows), head
 
 
-def test_the_table_of_phases_has_their_start(recorded):
-    assert cells(recorded, "start") == ["0 s", "0 s", "10.2 s", "13.4 s"]
-
-
-def test_the_table_of_phases_has_host_memory_and_its_growth():
+def test_a_phase_has_the_memory_of_the_host_and_its_growth_over_all_its_spans():
     memory = [GIB] * 8 + [5 * GIB] * 4 + [3 * GIB] * 28 + [0.0]
     run = program(phase("load", (0.5, 2.8)), phase("rest", (3.0, 9.0)), memory=memory)
     assert cells(run, "host memory") == ["5.000 GiB", "5.000 GiB", "3.000 GiB"]
     assert cells(run, "change") == ["+2.000 GiB", "+3.600 GiB", "0 B"]
-
-
-def test_the_growth_of_a_phase_with_two_spans_is_the_sum_over_both():
     run = program(phase("step", (0.0, 1.0), (2.0, 3.0)), memory=[GIB * (1 + number) for number in range(41)])
     assert cells(run, "change")[1] == "+8.000 GiB"
-
-
-def test_a_phase_without_samples_has_no_memory():
     assert "host memory" not in phase_tables(Summary(program(phase("step", (0.0, 1.0)))))[0].heads
 
 

@@ -88,15 +88,12 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
     assert lines == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
 
 
-def test_of_several_devices_each_suite_has_a_line_for_each(capsys):
+def test_each_device_and_replicate_has_a_line(capsys):
     second_device = make.device("cuda:1")
     with _machine.run_display() as watch:
         for event in events([job(), job(devices=(second_device,))]):
             watch(event)
     assert [line.partition(":")[2].split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["0", "1"]
-
-
-def test_of_several_replicates_each_has_a_line_however_its_cases_are_ordered(capsys):
     jobs = [job(suite, 0, replicate) for replicate in (0, 1) for suite in ("gemm", "ipc", "gemm2")]
     with _machine.run_display() as watch:
         for _ in range(2):  # a gate measures suspects again with the same observer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -25,8 +24,6 @@ from gpubench.judging.judge import Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict
 from gpubench.model.verdict import VERDICT, verdict_schema
-
-HOSTILE = "</failure><script>|`*_[x](javascript:y)@team #1 \x1b[31m\r\n::error::%0A\ud7ff&amp;\x00"
 
 
 def judgement(**centres):
@@ -54,7 +51,7 @@ def test_every_publication_names_its_readers():
     assert all(plugins.load("publications", form).summary for form in forms)
 
 
-def test_junit_has_a_test_per_case_and_counts_the_failures():
+def test_junit_has_a_test_for_each_case_and_an_error_for_a_pattern_without_one():
     judged = judgement(slow=1.1, fine=1.0001, unsure=1.0195)
     root = ET.fromstring(render("junit", judged))
     assert root.attrib == {"name": "gpubench gate", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
@@ -62,9 +59,6 @@ def test_junit_has_a_test_per_case_and_counts_the_failures():
     assert failed.get("name") == "bandwidth/slow[size=1MiB] on cuda:0"
     assert failed.find("failure").get("message").startswith("slower: +10.0 % (")
     assert "2.0 %" in failed.find("system-out").text
-
-
-def test_junit_names_required_patterns_that_match_no_case():
     root = ET.fromstring(render("junit", Judgement((), unmet=("gemm/*",))))
     assert root.find(".//testcase/error").get("type") == "missing"
     assert root.get("errors") == "1"
@@ -120,20 +114,6 @@ def is_inert_comment(written):
 INERT = {"annotations": is_inert_annotation, "json": is_inert_json, "junit": is_inert_xml, "markdown": is_inert_comment}
 
 
-def test_a_hostile_name_adds_no_cells_to_markdown_and_mentions_no_user():
-    judged = judgement(**{HOSTILE: 1.1})
-    text = render("markdown", judged)
-    (row,) = [line for line in text.splitlines() if "slower" in line and line.startswith("|")]
-    assert len(re.findall(r"(?<!\\)\|", row)) == 9
-    rendered_html = MarkdownIt("commonmark").enable("table").render(text)
-    assert "*_[x](javascript:y)@team #1" in html.unescape("".join(re.findall("<code>(.*?)</code>", rendered_html)))
-    assert "@team" not in re.sub("<code>.*?</code>", "", rendered_html)
-    assert "<a" not in rendered_html
-    assert "<script>" in ET.fromstring(render("junit", judged)).find(".//testcase").get("name")
-    (line,) = render("annotations", judged).splitlines()
-    assert "%250A" in line
-
-
 def test_markdown_shows_the_worst_cases_first_and_folds_the_passing_ones():
     text = render("markdown", judgement(fine=1.0001, slow=1.1))
     assert text.startswith("<!-- gpubench gate -->\n## gpubench gate: SLOWER: 1 of 2 cases is slower (exit status 1: ")
@@ -176,7 +156,7 @@ def test_cases_that_could_not_be_judged_are_warnings():
     assert "+2.0 %25 (" in lines[1]
 
 
-def test_json_is_one_document_with_every_number():
+def test_json_is_one_document_with_every_number_and_null_where_there_is_none():
     document = json.loads(render("json", judgement(slow=1.1)))
     (finding,) = document["findings"]
     assert finding["verdict"] == "slower"
@@ -208,9 +188,6 @@ def test_json_has_the_published_form_and_its_reasons_are_closed_words(cause, wor
     assert set(written) == set(verdict_schema()["properties"])
     with pytest.raises(ValidationError, match="reason"):
         VERDICT.validate_python({**written, "findings": [{**written["findings"][0], "reason": "mood"}]})
-
-
-def test_json_has_null_where_there_is_no_number():
     judged = judgement(slow=1.1)
     alone = settled(plugins.load("gates", "regression").judge(Evidence([]), Evidence([]), Policy(required=("x",))))
     assert json.loads(render("json", alone))["unmet"] == ["x"]

@@ -209,10 +209,6 @@ def test_tests_that_measure_are_marked_and_can_be_left_out(project):
     assert "1 passed, 1 deselected" in project("-m", "not gpubench", "--strict-markers", test_it=source).stdout
 
 
-def test_without_the_plugin_there_is_no_fixture(project):
-    assert "fixture 'gpubench' not found" in project("-p", "no:gpubench", test_it=TWO).stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "error"),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import _make as make
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import model
-from gpubench.model import limits, record, store
+from gpubench.analysis.counters import CounterTable
+from gpubench.model import Samples, limits, record, store
+from gpubench.model.disk import Packed
+from gpubench.model.record import decode, encode
 
 SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
 
@@ -69,7 +74,6 @@ all_results = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 @example(make.result(make.timing(1e-100, -1e100, -0.0, 0.1 + 0.2)))
 @example(make.result(of=make.case(size_bytes=2**70, ratio=1.0, whole=1)))
@@ -95,7 +99,6 @@ def test_every_sample_and_missing_value_survives_its_line(rows):
         ),
     ).map(lambda document: json.dumps(document).encode())
 )
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_other_bytes_are_refused_with_a_message_of_one_line(data):
     with pytest.raises(record.Malformed) as refused:
         record.decode(data)
@@ -245,16 +248,10 @@ def variadic(schema):
     return schema.get("type") == "list" or "variadic_item_index" in schema
 
 
-def test_samples_whose_columns_differ_in_length_are_refused():
+def test_columns_of_other_lengths_bytes_that_are_no_text_and_newer_schemas_are_refused():
     line = changed(make.samples([1.0, 2.0], power=[300.5, None]), "[1.0,2.0]", "[1.0,2.0,3.0]")
     assert refusal(line) == "column 'nvml.power' has 2 values at 3 times"
-
-
-def test_bytes_that_are_no_text_are_refused():
     assert refusal(record.encode(make.result()).replace(b"triad", b"tri\xffd")) == "not UTF-8 text"
-
-
-def test_a_manifest_of_a_newer_schema_is_refused_with_the_need_for_a_newer_gpubench():
     line = changed(make.manifest(), "gpubench.run/1", "gpubench.run/2", '"started"', '"invented":true,"started"')
     assert refusal(line) == "schema gpubench.run/2: a newer gpubench is needed (this one reads gpubench.run/1)"
 
@@ -298,9 +295,71 @@ def test_the_schema_distinguishes_the_kinds_and_allows_no_other_fields():
         assert definition["additionalProperties"] is False
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # other programs may slow down this machine
 @given(all_results)
 def test_the_fast_path_reads_a_line_of_gpubench_with_the_same_result(result):
     line = record.encode(result)
     short = record._decode_as_written(line)
     assert short == (None if b"\\" in line else record._decode_any(line))
+
+
+# ---- Numbers in eight bytes each: they equal the sequence that they were made of.
+
+
+gapped = st.lists(st.none() | st.floats(allow_nan=False))
+
+
+@given(gapped, st.slices(20))
+def test_packed_numbers_equal_the_sequence_that_they_were_made_of(values, part):
+    packed = Packed(values)
+    assert packed == values
+    assert packed == tuple(values)
+    assert tuple(values) == packed
+    assert list(packed) == values
+    assert [packed[index] for index in range(len(packed))] == values
+    assert packed[part] == values[part]
+    assert pickle.loads(pickle.dumps(packed)) == packed
+    assert hash(packed) == hash(tuple(values))
+
+
+@given(gapped, gapped)
+def test_packed_numbers_are_joined_in_order(before, after):
+    packed = Packed(before)
+    packed.extend(Packed(after))
+    assert packed == before + after
+
+
+def test_packed_numbers_differ_if_a_value_differs_or_is_missing():
+    assert Packed([1.0, None]) != [1.0, 2.0]
+    assert Packed([1.0]) != [1.0, 2.0]
+    assert Packed([1.0]) != "1"
+
+
+def test_an_array_of_packed_numbers_shares_their_memory_and_cannot_be_written():
+    packed = Packed([1.0, None, 3.0])
+    array = np.asarray(packed, dtype=float)
+    assert np.isnan(array[1])
+    assert np.shares_memory(array, packed.numpy())
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 2.0
+
+
+def test_packed_samples_are_written_as_those_of_tuples():
+    tuples = Samples("nvml", "cuda:0", (0.0, 0.1), (("nvml.power", (None, 1e22)), ("nvml.clock.sm", (1.5e-7, 3.0))))
+    columns = tuple((name, Packed(values)) for name, values in tuples.columns)
+    packed = Samples("nvml", "cuda:0", Packed(tuples.at), columns)
+    assert encode(packed) == encode(tuples)
+    assert decode(encode(packed)) == tuples
+    assert b"[null,1e+22]" in encode(packed)
+
+
+def test_many_rows_are_split_when_they_are_written_and_read_again_as_they_were(tmp_path):
+    rows = 200_000
+    values = np.random.default_rng(1).random(rows)
+    at = Packed[float]((np.arange(rows) / 10).tolist())
+    long = Samples("nvml", "cuda:0", at, (("nvml.power", Packed(values.tolist())),))
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(store.encode_run(make.run(sampled=[long])))
+    assert max(map(len, path.read_bytes().splitlines())) <= store.SAMPLES_LIMIT_BYTES
+    (track,) = CounterTable.of_run(store.read_run(path)).tracks
+    assert np.array_equal(track.values, values)
+    assert np.array_equal(track.at, np.asarray(at))

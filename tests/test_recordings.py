@@ -52,23 +52,17 @@ def test_no_recording_identifies_its_machine(run):
     assert "/" not in "".join(run.manifest.argv)
 
 
-def test_the_figures_of_the_recording_are_those_expected_of_an_h200(one_gpu):
-    """A figure outside these means that the method is wrong."""
+def test_the_figures_of_the_recording_are_those_expected_and_below_their_peaks(one_gpu, two_gpus, run):
+    # A figure outside these means that the method is wrong.
     medians = figures(one_gpu)
     assert medians["bandwidth/read[size=4GiB,dtype=float32]"].share > 0.90
     assert medians["bandwidth/copy[size=4GiB,dtype=float32]"].share > 0.85
     assert max(figure.share for figure in medians.values() if figure.limit == "tensor.float16") > 0.70
     assert 300e-9 < medians["latency/chase[size=1GiB]"].interval.centre < 450e-9
     assert medians["bandwidth/h2d[memory=pinned,size=256MiB]"].interval.centre > 50e9
-
-
-def test_a_copy_between_two_gpus_is_compared_with_their_link(two_gpus):
     figure = figures(two_gpus)["ipc/pull[path=peer,size=1GiB]"]
     assert (figure.limit, figure.basis) == ("link.peer", "spec")
     assert figure.interval.centre > 390e9
-
-
-def test_no_figure_is_above_its_peak(run):
     assert {name for name, figure in figures(run).items() if (figure.share or 0) > 1} == set()
 
 
@@ -81,14 +75,6 @@ def test_every_case_has_counters_of_its_own_devices(run):
         for device in result.devices:
             assert ("nvml.power", device) in counters, result.case.id
             assert ("nvml.clock.sm", device) in counters, result.case.id
-
-
-def test_fresh_processes_agree_within_half_a_percent():
-    run = store.read_run(RECORDINGS / "h200x2-headline.jsonl.gz")
-    spreads = Summary(run).spreads()
-    assert {len(spread.figures) for spread in spreads} == {12}
-    assert {spread.case.suite for spread in spreads} == {"bandwidth", "compression", "gemm", "ipc", "latency"}
-    assert max(spread.between for spread in spreads) < 0.005
 
 
 @pytest.mark.parametrize("name", plugins.names("reports"))

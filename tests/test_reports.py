@@ -13,7 +13,6 @@ from pathlib import Path
 
 import _make as make
 import pytest
-from markdown_it import MarkdownIt
 
 from gpubench import model
 from gpubench.model import Case, Device, Result, Run, Samples, Series, SuiteInfo, View, Work
@@ -22,35 +21,6 @@ from gpubench.tools import rendering
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("html", "md", "csv", "json")
 KINDS = ("curve", "bars", "matrix", "pareto", "staircase", "transfer")
-ALLOWED = {
-    *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "span", "p"),
-    *("h1", "h2", "h3", "b", "i", "strong", "time", "ul", "li", "dl", "dt", "dd", "details", "summary", "wbr"),
-    *("table", "caption", "colgroup", "col", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"),
-    *("a", "nav"),
-    *("svg", "g", "line", "text", "circle", "rect", "polyline", "path", "script", "noscript", "code"),
-}
-INJECTIONS = (
-    "<script>alert(1)</script>",
-    "</style><script>alert(1)</script>",
-    "</title><script>alert(1)</script>",
-    "</svg><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "<svg onload=alert(1)>",
-    "\"><iframe src='data:text/html,x'>",
-    "' onmouseover='alert(1)",
-    '" onfocus="alert(1)" autofocus="',
-    "<a href=javascript:alert(1)>x</a>",
-    "[x](javascript:alert(1))",
-    "![x](https://evil.example/x.png)",
-    "`<b onclick=alert(1)>`",
-    "``` x | <u>y</u> ``",
-    "a|b\n|c|<script>1</script>|\n\n# heading",
-    "{{ 7 * 7 }}{% for x in y %}",
-    '=HYPERLINK("https://evil.example","x")',
-    "+1+cmd|' /C calc'!A0",
-    "\x1b]0;owned\x07\x1b[31m@SUM(1)\u202e",
-    "-2+3\\|<style>*{display:none}</style><!-- x",
-)
 GPU = Device(
     "cuda:0", "cuda", "Example GPU", "sm_00", memory_bytes=16 * 2**30, units=8, details=(("power limit", "300 W"),)
 )
@@ -209,20 +179,14 @@ def test_a_curve_draws_a_line_for_each_value_of_by_and_sizes_in_binary_units():
     assert {"4KiB", "256KiB", "hot", "warm"} <= set(page.words)
 
 
-def test_bars_are_labelled_by_differing_parameters_and_shared_ones_are_stated_once():
+def test_bars_have_their_labels_dots_on_a_logarithmic_scale_and_the_colours_of_by():
     points = [((("size_bytes", GIB), ("dtype", dtype)), 1e-3) for dtype in ("float16", "float32", "float64")]
     page = page_of(curves(View("bars", "Copies", ("copy",)), points))
     assert page.count("rect", "c0") == 3
     assert {"float32", "float64", "size 1GiB"} <= set(page.words)
-
-
-def test_bars_on_a_logarithmic_scale_are_dots():
     points = [((("n", n),), seconds) for n, seconds in enumerate((1e-3, 1e-2, 1.0))]
     page = page_of(curves(View("bars", "Copies", ("copy",), log_x=True), points))
     assert (page.count("rect", "c0"), page.count("circle", "c0")) == (0, 3)
-
-
-def test_bars_are_coloured_by_the_values_of_by():
     points = [((("codec", codec), ("data", data)), 1e-3) for codec in ("lz4", "zstd") for data in ("text", "walk")]
     page = page_of(curves(View("bars", "Codecs", ("zip",), by=("data",)), points))
     assert (page.count("rect", "c0"), page.count("rect", "c1")) == (2, 2)
@@ -248,12 +212,16 @@ def test_a_view_of_two_units_is_two_charts():
     assert re.findall(r"<title>ipc/(open|touch)", page) == ["open"] * 3 + ["touch"] * 3
 
 
-def test_a_series_of_fewer_than_three_points_is_dots_and_has_a_colour_of_its_own():
+def test_series_of_few_points_are_dots_and_a_curve_of_one_point_is_left_out():
     points = [((("n", n), ("dtype", f"d{kind}")), 1e-3) for kind in range(10) for n in range(2 if kind < 9 else 3)]
     page = page_of(curves(View("curve", "Rate", ("c",), x="n", by=("dtype",)), points))
     assert page.count("polyline") == 1, "the series of three points alone, which comes first"
     legend = [attrs["class"] for tag, attrs in page.found if tag == "line" and "x2" in attrs and attrs["x2"] == "18"]
     assert legend == ["line c0", *(f"line c{number} dots" for number in range(1, 10))]
+    points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
+    page = page_of(curves(View("curve", "Rate", ("c",), x="n", by=("dtype",)), points))
+    assert page.count("figure") == 0
+    assert "without a chart" not in page.text
 
 
 def test_the_figures_of_a_chart_have_the_unit_of_its_axis_and_short_calls_say_so():
@@ -269,13 +237,6 @@ def test_the_figures_of_a_chart_have_the_unit_of_its_axis_and_short_calls_say_so
     assert text.count("per call: too short") == 1
 
 
-def test_a_curve_with_one_point_is_left_out():
-    points = [((("n", 1), ("dtype", dtype)), 1e-3) for dtype in ("float32", "float64")]
-    page = page_of(curves(View("curve", "Rate", ("c",), x="n", by=("dtype",)), points))
-    assert page.count("figure") == 0
-    assert "without a chart" not in page.text
-
-
 def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     points = [((("source", a), ("target", b)), 1e-3 * (a + 2 * b + 1)) for a in range(3) for b in range(3)]
     page = page_of(curves(View("matrix", "Peers", ("peer",), x="target", y="source"), points))
@@ -284,21 +245,6 @@ def test_a_matrix_has_a_cell_with_its_number_for_every_case():
     assert (cells, numbers) == (9, 9)
     assert page.count("rect", "h6") == 1
     assert re.search(r"best \S+ GB/s at target 0, source 0", page.text)
-
-
-def test_a_pareto_view_joins_the_cases_that_no_other_dominates():
-    cases = [("fast", 1.5, 1e-3), ("small", 4.0, 5e-3), ("worse", 1.4, 6e-3)]
-    run = run_of(
-        *(
-            result("zip", "trip", (("codec", name),), [timed(seconds), value("ratio", ratio)])
-            for name, ratio, seconds in cases
-        ),
-        views=[View("pareto", "Ratio against rate", ("trip",), x="ratio", y="")],
-    )
-    page = render("html", run)
-    places = re.search(r'<polyline points="([^"]+)" class="frontier"', page)
-    assert len(places[1].split()) == 2
-    assert "Pareto frontier: fast, small" in page
 
 
 def test_replicates_of_a_case_are_one_point_at_the_median_of_their_medians():
@@ -343,67 +289,15 @@ def test_a_view_of_extreme_numbers_does_not_break_the_page(kind, extreme):
     assert "s/c" in render("html", run_of(*results, views=views))
 
 
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_html(text):
-    page = page_of(with_text(small_run(), text))
-    assert {tag for tag, _ in page.found} <= ALLOWED
-    assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
-    assert {attrs["href"][0] for _, attrs in page.found if "href" in attrs} == {"#"}, "links lead within the page alone"
-    assert page.count("style") == 1
-    scripts = [attrs for tag, attrs in page.found if tag == "script"]
-    assert scripts in ([{}], [{"type": "text/plain", "id": "zoom"}, {}])
-    assert not text.isprintable() or any(text in shown_text for shown_text in page.words)
-
-
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_markdown(text):
-    written = render("md", with_text(small_run(), text))
-    page = Tags(MarkdownIt("commonmark").enable("table").render(written))
-    allowed = {"h1", "h2", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "blockquote"}
-    assert {tag for tag, _ in page.found} <= allowed
-    for table in re.findall(r"((?:^\|.*\n)+)", written, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1
-
-
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_injected_text_is_inert_in_csv(text):
-    lines = list(csv.reader(io.StringIO(render("csv", with_text(small_run(), text)))))
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 1 + 5  # two series of the first case, and a line for each of the three others
-    assert not [
-        cell for line in lines for cell in line if cell.startswith(("=", "+", "@")) or re.match(r"-\D|-\d.*\D", cell)
-    ]
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_no_control_character_of_a_run_reaches_a_report(kind, text):
-    written = render(kind, with_text(small_run(), f"a\x00\x1b[31mb\x9b1m\u2066\ud800{text}"))
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", written)
-    assert "31m" not in written
-
-
-def with_text(value, text):
-    """Return the value with every free text in it replaced; texts from a fixed set stay."""
-    if isinstance(value, str):
-        return value if value in FIXED else text
-    if isinstance(value, tuple):
-        return tuple(with_text(item, text) for item in value)
-    if dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: with_text(getattr(value, name), text) for name in fields})
-    return value
-
-
-FIXED = {  # texts with a fixed set of values: status, direction, quantity, kind, tier
-    *("ok", "skipped", "failed", "invalid", "more", "less", "value", "moved", "gauge", "cumulative"),
-    *("bars", "curve", "smoke", "quick", "full", ""),
-}
-
-
-def test_the_page_refers_to_nothing_outside_itself():
+def test_the_page_contains_its_style_and_script_and_refers_to_nothing_else():
     page = re.sub(r"<script>.*?</script>", "", render("html", small_run()), flags=re.DOTALL)
     assert not re.search(r"https?://|\bsrc=|\bhref=\"[^#]|url\(|@import", page)
+    page = render("html", small_run())
+    allowed = f"style-src 'sha256-{digest_of(page, 'style')}'; script-src 'sha256-{digest_of(page, 'script')}'"
+    assert policy_of(page) == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    page = render("html", run_of(result("s", "c", (), [timed(1e-3)])))
+    assert Tags(page).count("script") == 1
+    assert "uPlot" not in page
 
 
 def policy_of(page):
@@ -414,18 +308,6 @@ def policy_of(page):
 def digest_of(page, tag):
     inside = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1]
     return base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
-
-
-def test_the_page_allows_its_own_style_sheet_and_script_and_nothing_else():
-    page = render("html", small_run())
-    allowed = f"style-src 'sha256-{digest_of(page, 'style')}'; script-src 'sha256-{digest_of(page, 'script')}'"
-    assert policy_of(page) == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-
-
-def test_a_page_with_nothing_to_zoom_carries_no_code_for_it():
-    page = render("html", run_of(result("s", "c", (), [timed(1e-3)])))
-    assert Tags(page).count("script") == 1
-    assert "uPlot" not in page
 
 
 def test_the_bundled_script_equals_its_published_version_by_hash_and_has_its_licence():
@@ -489,14 +371,13 @@ def test_every_form_labels_a_share_above_the_peak(kind):
     assert json_of(run)["results"][0]["above_peak"] == ["cold"]
 
 
-def test_a_noisy_case_is_named_with_its_noise():
+def test_noisy_failed_and_wide_cases_are_told():
     noisy = Series("hot", "s", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
     assert "s/c (74.1 %)" in page_of(run_of(result("s", "c", (), [noisy]))).text
-
-
-def test_the_median_of_a_failed_case_is_not_shown():
     page = render("md", run_of(result("s", "c", (), [timed(1e-3)], status="failed", reason="wrong answer")))
     assert "| `c` | – | – | – | – | – | – | failed: wrong answer |" in page
+    page = page_of(run_of(result("s", "c", (), [Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))])))
+    assert "1 case with a 95 % confidence interval within a process wider than ± 5 %" in page.text
 
 
 def test_a_long_track_is_drawn_with_few_points_and_keeps_its_spike():
@@ -538,7 +419,7 @@ def ladder_run(*more, **fields):
     return run_of(*results, *more, views=[view], devices=(device,), **fields)
 
 
-def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_device():
+def test_a_staircase_draws_its_levels_and_every_form_lists_them():
     page = page_of(ladder_run())
     assert (page.count("rect", "soft"), page.count("line", "end"), page.count("path", "known")) == (3, 1, 1)
     texts = set(page.words)
@@ -546,9 +427,6 @@ def test_a_staircase_draws_its_levels_their_ends_and_the_cache_sizes_of_the_devi
     assert {"Levels: Ladder, chase", "256 KiB – 512 KiB", "shared memory 228 KiB, × 1.59", "not reached"} <= texts
     drawing = next(attrs for tag, attrs in page.found if tag == "svg" and attrs.get("role"))
     assert "16.03 ns up to 362 KiB, then 142.3 ns" in drawing["aria-label"]
-
-
-def test_levels_are_in_markdown_csv_and_json():
     run = ladder_run()
     written = render("md", run)
     assert "### Levels: Ladder, chase" in written
@@ -582,15 +460,12 @@ def paths_run():
     return run_of(*results, views=[View("transfer", "Engines", ("h2d",), x="size_bytes", by=("engine",))])
 
 
-def test_a_transfer_view_draws_paths_models_and_crossovers_with_their_tables():
+def test_a_transfer_view_draws_models_and_crossovers_and_every_form_lists_them():
     page = page_of(paths_run())
     assert (page.count("polyline", "line"), page.count("polyline", "model"), page.count("circle", "ring")) == (2, 2, 1)
     assert "Transfer model: Engines" in page.text
     assert "kernel 8 B – 1 GiB 2.004 µs 29.94 GB/s" in page.text
     assert re.search(r"kernel engine 2\d\d(\.\d)? KiB 128 KiB – 512 KiB 257.8 KiB", page.text)
-
-
-def test_models_and_crossovers_are_in_markdown_csv_and_json():
     run = paths_run()
     assert "| kernel | engine | 2" in render("md", run)
     lines = [line for line in csv_of(run) if line["quantity"] == "derived"]
@@ -623,14 +498,6 @@ def test_a_case_whose_series_are_rows_is_a_matrix_of_their_values():
     assert {"line →", "unit ↓", "7"} <= set(page.words)
 
 
-def test_a_long_run_renders():
-    results = [result("s", f"case{n % 7}", (("n", n),), [timed(1e-3), timed(2e-3, name="cold")]) for n in range(2000)]
-    page = page_of(run_of(*results, views=[View("bars", "All", ("case0",))]))
-    assert page.count("details") == 400 + 2 + 1, (
-        "each case that opens, the groups of cases and of notes, and the environment"
-    )
-
-
 def test_json_holds_finite_numbers_only():
     odd = result("s", "c", (), [Series("empty", "s", ())])
     document = json_of(run_of(odd))
@@ -657,7 +524,7 @@ def replicated_run():
     return run_of(*(lost if result.key == lost.key else result for result in results))
 
 
-def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_processes():
+def test_replicates_are_one_row_with_the_noise_within_and_between_processes_in_every_form():
     page = page_of(replicated_run())
     heads = "case median 95 % of processes % of peak of roof noise within process between processes bound by state"
     assert heads in page.text
@@ -665,17 +532,11 @@ def test_replicates_are_one_row_of_the_page_with_the_noise_within_and_between_pr
     assert re.search(r"1\.000 ms ± 10\.0 % range – – 0\.0 % 10\.0 % – loaded", wide)
     assert "2 ok, 1 failed" in page.text
     assert "Between processes: the standard deviation (n - 1) of the medians" in page.text
-
-
-def test_each_replicate_of_a_case_is_in_its_details():
     steady, wide = (Tags(part).text for part in render("html", replicated_run()).split('<tr id="')[1:])
     assert "Replicates, each in new processes" in steady
     assert "1 – – – – failed" in steady
     assert "2 1.100 ms" in wide
     assert "ratio 3.000" in wide, "another series is joined as the headline is: 2, 3 and 4"
-
-
-def test_replicates_are_one_row_of_the_markdown():
     written = render("md", replicated_run())
     heads = "case | median | 95 % of processes | % of peak | noise within process | between processes | bound by | also"
     assert f"| {heads} | state |" in written
@@ -684,15 +545,19 @@ def test_replicates_are_one_row_of_the_markdown():
         ["–", "–", "ratio 3.000", "2 ok, 1 failed: it ended |"],  # the deviation between two processes is unknown
         ["10.0 %", "–", "ratio 3.000", "loaded |"],
     ]
-
-
-def test_csv_has_the_spread_in_the_headline_row_of_every_replicate():
     lines = csv_of(replicated_run())
     wide = [line for line in lines if line["case"] == "bandwidth/wide[n=1]" and line["series"] == "rate"]
     assert [line["replicates"] for line in wide] == ["3", "3", "3"]
     assert {(float(line["lowest"]), float(line["highest"])) for line in wide} == {(0.9e-3, 1.1e-3)}
     assert {line["replicates"] for line in lines if line["series"] == "ratio"} == {""}
     assert [line["labels"] for line in wide] == ["", "", "loaded"]
+    document = json_of(replicated_run())
+    steady, wide = document["spreads"]
+    assert (steady["case"], steady["replicates"], steady["between"]) == ("bandwidth/steady[n=1]", 2, 0.0)
+    assert wide["medians"] == [0.9e-3, 1e-3, 1.1e-3]
+    assert (wide["median"], wide["lowest"], wide["highest"]) == (1e-3, 0.9e-3, 1.1e-3)
+    assert wide["between"] == pytest.approx(0.1)
+    assert json_of(small_run())["spreads"] == []
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])
@@ -720,31 +585,18 @@ def test_files_for_programs_have_the_deviation_between_processes_and_its_source(
     assert (wide["between"], wide["processes"], wide["source"]) == (pytest.approx(0.1), 3, "this run")
 
 
-def test_json_lists_the_spreads_of_a_replicated_run():
-    document = json_of(replicated_run())
-    steady, wide = document["spreads"]
-    assert (steady["case"], steady["replicates"], steady["between"]) == ("bandwidth/steady[n=1]", 2, 0.0)
-    assert wide["medians"] == [0.9e-3, 1e-3, 1.1e-3]
-    assert (wide["median"], wide["lowest"], wide["highest"]) == (1e-3, 0.9e-3, 1.1e-3)
-    assert wide["between"] == pytest.approx(0.1)
-    assert json_of(small_run())["spreads"] == []
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_case_that_failed_in_every_replicate_is_reported_too(kind):
     lost = [result("s", "c", (), (), "failed", reason="it ended", replicate=index) for index in range(2)]
     assert "it ended" in render(kind, run_of(*lost))
 
 
-def test_labels_are_shown_beside_the_status():
+def test_labels_stand_beside_the_status_and_the_settings_name_a_headline_run():
     run = run_of(result("s", "c", (), [timed(1e-3)], labels=("power-capped", "loaded")))
     assert "power-capped, loaded" in page_of(run).text
     assert "| power-capped, loaded |" in render("md", run)
     assert csv_of(run)[0]["labels"] == "power-capped;loaded"
     assert json_of(run)["results"][0]["labels"] == ["power-capped", "loaded"]
-
-
-def test_the_settings_name_a_headline_run():
     run = small_run()
     settings = dataclasses.replace(run.manifest.settings, headline=True)
     headline = dataclasses.replace(run, manifest=dataclasses.replace(run.manifest, settings=settings))
@@ -768,14 +620,11 @@ def run_with_events(*values):
     )
 
 
-def test_event_reasons_are_named_lanes():
+def test_event_reasons_are_named_lanes_and_a_run_without_them_says_so():
     page = page_of(run_with_events(0, 4, 4, 0, 0x44, 1 << 20, 0, 0))
     assert "power cap in 38 % of the samples; thermal, by hardware in 12 % of the samples; bit 20 in 12 %" in page.text
     assert "nvml.event_reasons cuda:0 power cap, thermal, by hardware, bit 20 – 8" in page.text
     assert (page.count("path", "capped"), page.count("path", "slowed"), page.count("path", "c7")) == (1, 2, 0)
-
-
-def test_a_run_without_events_is_reported_as_such():
     assert "none in the whole run" in page_of(run_with_events(0, 0, 0)).text
 
 
@@ -786,11 +635,6 @@ def test_a_case_that_failed_is_a_cross_on_the_timeline_also_where_it_was_never_t
     assert page.count("path", "failure") == 2
     assert "when each case ran; crosses: 2 failed" in page.text
     assert "gemm/square[n=512] failed: error 0.3 | above 1e-3" in page.text
-
-
-def test_cases_with_a_wide_interval_of_the_median_are_counted():
-    page = page_of(run_of(result("s", "c", (), [Series("hot", "s", (1.0, 1.0, 1.0, 1.0, 1.2))])))
-    assert "1 case with a 95 % confidence interval within a process wider than ± 5 %" in page.text
 
 
 def test_further_stages_and_observed_values_of_a_case_stand_beside_its_headline():

@@ -49,12 +49,9 @@ def test_a_power_capped_product_differs_between_processes_by_far_more_than_its_i
     assert recorded_deviation("NVIDIA H200", product.case.id).percent == pytest.approx(2.29, abs=0.01)
 
 
-def test_from_three_replicates_on_the_deviation_is_that_of_the_run():
+def test_the_deviation_is_that_of_three_replicates_or_the_recorded_one():
     assert deviation_of(1.0, 1.2, 0.8) == Reproducibility(pytest.approx(0.2), 3)
     assert deviation_of(1.0, 1.2, 0.8).text == "20.0 %"
-
-
-def test_with_fewer_replicates_the_deviation_is_the_recorded_one_of_the_same_case_and_model():
     for medians in [(1.0,), (1.0, 1.2)]:
         deviation = deviation_of(*medians)
         assert (deviation.is_recorded, deviation.processes, deviation.text) == (True, 48, "0.03 % recorded")
@@ -100,15 +97,12 @@ def written(run, **options):
     return [line for line in lines if line]
 
 
-def test_the_wide_table_has_the_deviation_between_processes_and_says_where_it_was_recorded():
+def test_the_deviation_between_processes_is_shown_if_it_is_known():
     run = make.run(make.result(make.timing(1.0, 1.1, 1.2), of=TRIAD))
     _, above, heads, triad, *_, recorded = written(run, wide=True)
     assert (above.strip(), "  noise within  between" in heads) == ("± within", True)
     assert "  0.03 % recorded" in triad
     assert recorded.startswith("recorded: taken from recordings that gpubench ships")
-
-
-def test_without_a_known_deviation_the_terminal_leaves_out_its_column_and_says_how_to_measure_it():
-    _, _, heads, _, note, _ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
+    _, _, heads, _, note, *_ = written(make.run(make.result(make.timing(1.0, 1.1, 1.2))), wide=True)
     assert "between" not in heads
     assert note == "± is the 95 % interval within one process; --replicates 3 measures how much processes differ"

@@ -83,22 +83,20 @@ def test_a_gpu_is_described_by_its_compilers_name_and_its_infinity_cache():
     }
 
 
-def test_only_the_gpu_on_paper_is_a_dry_run():
+def test_only_the_gpu_on_paper_is_a_dry_run_and_an_unknown_architecture_has_no_matrix_instructions():
     stand_in = {**MI250X, "name": b"GPU on paper"}
     runtime = Runtime(stand_in)
     assert FACTS.traits_of(runtime, FACTS.device_facts(runtime, 0, 1)).is_dry_run
     runtime = Runtime(MI300X)
     assert not FACTS.traits_of(runtime, FACTS.device_facts(runtime, 0, 1)).is_dry_run
+    assert FACTS.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
 
 
-def test_a_device_of_a_split_card_has_its_own_compute_units_and_memory_and_the_cards_cache():
+def test_a_part_of_a_card_and_an_apu_have_the_figures_that_are_theirs():
     device = device_of(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
     assert device.cache_bytes == 256 * 2**20  # a ring that is larger than needed flushes the cache, too
     assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
-
-
-def test_an_apu_has_no_data_sheet_and_rates_per_clock_of_its_architecture():
     device = device_of(MI300A)
     assert hardware.peak(device, "link.h2d") is None  # its host and its GPU share one memory: no host link
     assert hardware.per_clock(device, "float32").value == 256.0
@@ -113,10 +111,6 @@ def test_an_architecture_gfx94_is_not_taken_for_hopper():
 
 def test_data_types_whose_products_would_end_the_process_are_not_offered():
     assert set(device_of(MI300X).dtypes) == {"float64", "float32", "float16"}
-
-
-def test_an_architecture_that_is_not_known_has_no_matrix_instructions():
-    assert FACTS.traits_of(Runtime({**MI300X, "gcnArchName": b"gfx1100"}), device_of(MI300X)).features == frozenset()
 
 
 def test_hips_version_is_shown_with_dots():

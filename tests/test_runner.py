@@ -317,3 +317,54 @@ def test_a_device_that_hangs_fails_only_its_case(faults):
         "stuck": ("failed", "hang"),
         "ticking": ("ok", ""),
     }
+
+
+TOGETHER = """
+import os
+import time
+from pathlib import Path
+
+from gpubench.api.suite import Stage, Suite, Task
+
+suite = Suite("a case that ends its process on one of the devices")
+
+
+@suite.case(n=(1,))
+def process(bench, n):
+    if bench.device.device.id == "card:1":
+        os._exit(7)
+    return Task.of(Stage(lambda: time.sleep(0.01), clock="host"), check=lambda: None)
+
+
+@suite.case(n=(1,))
+def other(bench, n):
+    folder = Path(__file__).parent / "there"
+    (folder / bench.device.device.id).touch()
+    end = time.monotonic() + 20
+    while len(list(folder.iterdir())) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    there = len(list(folder.iterdir()))
+    return Task.of(Stage(lambda: time.sleep(0.01), clock="host"), check=lambda: {"there": there})
+"""
+
+
+def test_jobs_of_one_case_run_at_once_and_a_device_that_is_lost_costs_no_other_one(faults, tmp_path):
+    (tmp_path / "together.py").write_text(TOGETHER)
+    (tmp_path / "there").mkdir()
+    (host,) = host_facts().devices
+    devices = tuple(dataclasses.replace(host, id=f"card:{number}") for number in range(3))
+    names = tuple(device.id for device in devices)
+    settings = Settings((str(tmp_path / "together.py"),), names, "smoke", replicates=2)
+    plan = planning.make(Facts(devices), settings).at_once()
+    groups = list(plan.groups(plan.jobs))
+    assert [{job.case.name for job in group} for group in groups[:2]] in (
+        [{"process"}, {"other"}],
+        [{"other"}, {"process"}],
+    )
+    assert [len(group) for group in groups] == [3] * 4
+    results = executed(plan, [job for job in plan.jobs if not job.replicate]).results
+    ended = {(result.case.name, result.devices[0]): (result.status, result.cause) for result in results}
+    assert ended.pop(("process", "card:1")) == ("failed", "crash")
+    assert set(ended.values()) == {("ok", "")}
+    seen = [series.values for result in results for series in result.series if series.name == "there"]
+    assert seen == [(3.0,)] * 3, "each device waited for the others"

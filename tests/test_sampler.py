@@ -144,15 +144,12 @@ def test_an_unsupported_counter_is_named_and_not_read(sick):
     assert track(chunks, "sick.fast")[1][0] == 1.0
 
 
-def test_a_source_without_permission_is_reported_and_the_others_continue(sick):
+def test_sources_that_cannot_be_read_are_told_and_the_others_continue(sick):
     process, chunks, (remark,) = sick("denied")
     assert [entry.what for entry in process.unavailable] == ["sick"]
     text = "counters of sick: missing: no permission to read the counters; ask for it"
     assert (remark.state, remark.text) == ("lost", text)
     assert track(chunks, "host.cpu.busy")[0]
-
-
-def test_an_unavailable_optional_source_is_noted_without_a_warning(sick):
     _, chunks, (remark,) = sick("optional")
     text = "counters of sick: missing: its library is not installed; pip install sick"
     assert (remark.state, remark.text) == ("absent", text)

@@ -42,7 +42,7 @@ def test_a_device_that_does_not_settle_within_the_budget_is_labelled():
 
 @pytest.mark.parametrize(("noise", "rho"), [(0.003, 0.0), (0.01, 0.5), (0.03, 0.9)])
 def test_steady_noise_is_not_called_unsettled(noise, rho):
-    assert not any(case.is_labelled for case in steady("quick", noise, rho, cases=20))
+    assert not any(case.is_labelled for case in steady("quick", noise, rho, cases=8))
 
 
 def test_the_test_for_a_trend_lengthens_a_steady_case_by_at_most_a_tenth():

@@ -103,14 +103,6 @@ def test_an_unwritable_output_is_refused_in_one_line(call, run, tmp_path, comman
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["report", "redact"])
-def test_a_damaged_run_is_refused_in_one_line_and_nothing_is_written(call, run, tmp_path, command):
-    run.write_bytes(run.read_bytes().replace(b"0.001", b"0.002"))
-    status, out, said = call(command, run, "-o", "out.md")
-    assert (status, out, said.count("\n")) == (5, "", 1)
-    assert not (tmp_path / "out.md").exists()
-
-
 IMPORTS = Path(__file__).parent / "imports"
 
 

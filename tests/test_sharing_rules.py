@@ -98,6 +98,7 @@ def test_a_sentence_of_gpubench_is_shared_as_it_is(text):
         ("alpha zebra amelia acme; 3 of 4", "alpha (left out); 3 of 4"),
         ("password: memory, token=bytes, --user device", "password: (left out), token=(left out), --user (left out)"),
         ("serial number 123, asset tag: 7", "serial number (left out), asset tag: (left out)"),
+        ("rack R12, node H100A, job 4242; node 12", "rack (left out), node (left out), job (left out); node 12"),
         ("memory.cluster.local, /srv/kernel/results.csv, device/results.csv", "(left out), (left out), (left out)"),
     ],
 )  # fmt: skip
@@ -115,8 +116,15 @@ def test_a_word_of_gpubench_that_is_a_name_of_this_machine_is_hidden():
     )
 
 
-def test_a_warning_loses_the_path_it_begins_with():
+def test_pseudonyms_stand_for_devices_and_paths_alone():
     assert shared(text_run("x y"), SALT).warnings[0] == "line 4: the last line is incomplete"
+    run = shared(text_run(f"lost {UUID}"), SALT)
+    assert run.results[0].reason == f"lost {run.manifest.facts.devices[0].uuid}"
+    assert shared(make.run(make.result()), SALT).manifest.facts.devices[0].uuid == ""
+    cases = [make.case(data=f"/data/acme/{name}") for name in ("a", "b")]
+    run = shared(make.run(*(make.result(of=case) for case in cases)), SALT)
+    assert len({result.key for result in run.results}) == 2
+    assert "acme" not in repr(run)
 
 
 def test_a_suite_in_a_file_is_reduced_to_its_name():
@@ -191,22 +199,6 @@ def test_one_device_has_one_pseudonym_in_every_run_of_one_salt_and_another_in_an
     assert hashlib.sha256(UUID.encode()).hexdigest()[:12] not in first.manifest.facts.devices[0].uuid, "no plain hash"
 
 
-def test_a_device_in_a_text_has_the_pseudonym_of_its_field():
-    run = shared(text_run(f"lost {UUID}"), SALT)
-    assert run.results[0].reason == f"lost {run.manifest.facts.devices[0].uuid}"
-
-
-def test_a_device_without_an_identity_gets_no_pseudonym():
-    assert shared(make.run(make.result()), SALT).manifest.facts.devices[0].uuid == ""
-
-
-def test_cases_that_differ_in_a_path_stay_different():
-    cases = [make.case(data=f"/data/acme/{name}") for name in ("a", "b")]
-    run = shared(make.run(*(make.result(of=case) for case in cases)), SALT)
-    assert len({result.key for result in run.results}) == 2
-    assert "acme" not in repr(run)
-
-
 def test_names_of_run_files_stay_distinct_and_those_of_gpubench_stay():
     names = ("20260102T030405Z-gate.jsonl.gz", "zebra.jsonl", "zebra2.jsonl", "quick.jsonl.gz")
     kept, first, second, quick = shared(FileNames(names), SALT).names
@@ -216,6 +208,19 @@ def test_names_of_run_files_stay_distinct_and_those_of_gpubench_stay():
     assert of_host == f"{dict(shared(manifest, SALT).facts.host)['hostname']}.jsonl"
     assert re.fullmatch(r"file-[0-9a-f]{12}\.jsonl", first)
     assert first != second
+    assert all(
+        name.startswith("file-") for name in shared(FileNames(("R12.jsonl", "4711.jsonl", "C7-12.gz")), SALT).names
+    )
+
+
+def test_only_the_settings_of_a_device_that_gpubench_knows_are_kept():
+    known = (("power.limit_w", "700.0"), ("ecc", "on"), ("cache.l2", "1"))
+    names = ("node name", "rack", "board part number", "location", "serial", "acme.place")
+    device = make.device(details=(*known, *((name, "R12") for name in names)))
+    details = dict(shared(make.run(make.result(), facts=make.facts(device)), SALT).manifest.facts.devices[0].details)
+    assert [details.pop(name) for name, _ in known] == [text for _, text in known]
+    assert all(re.fullmatch(r"name-[0-9a-f]{12}", text) for text in details.values())
+    assert len(details) == len(names)
 
 
 def test_a_shared_run_can_be_written_and_read(tmp_path):
@@ -240,15 +245,12 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "config" / "gpubench"
 
 
-def test_the_salt_is_made_once_and_readable_by_the_user_alone(config):
+def test_a_salt_is_made_once_is_readable_by_the_user_alone_and_never_the_same(config):
     salt = health.salt()
     assert health.salt() == salt
     assert len(salt) == 32
     assert stat.S_IMODE((config / "salt").stat().st_mode) == 0o600
     assert [path.name for path in config.iterdir()] == ["salt"]
-
-
-def test_every_new_salt_is_different(config):
     first = health.salt()
     (config / "salt").unlink()
     assert health.salt() != first

@@ -145,6 +145,9 @@ def test_an_unhealthy_device_ends_with_6_for_any_results():
         ledger = ledger_of(make.dataclasses.replace(run, remarks=(sick, unknown)))
         assert ledger.sick == ("cuda:0: uncorrected ECC errors: 3, before the run 1",)
         assert ledger.exit_status == 6
+        later = [make.dataclasses.replace(one, window=(5.0 * one.replicate, 9.0)) for one in results]
+        found = ledger_of(make.dataclasses.replace(run, results=tuple(later), remarks=(sick,)))
+        assert found.sick == ("cuda:0: uncorrected ECC errors: 3, before the run 1 (pass 1)",)
         assert "a device is unhealthy" in ledger.verdict
 
 
@@ -164,6 +167,27 @@ def test_the_ledger_has_temperatures_throttle_reasons_and_errors_of_the_whole_so
     assert device.gauges == ("temperature 40.00 °C to 80.00 °C, mean 60.00 °C",)
     assert device.throttled == ("power cap 66.7 % of the time",)
     assert device.errors == ("c +2 (pass 2)",)
+
+
+def test_the_ledger_compares_each_gpu_with_the_others_and_with_its_first_pass():
+    power = (Counter("p", "W", "gauge", 1.0, "", Measure.BOARD_POWER),)
+    burn = make.case("burn", "soak", load="constant")
+    results = []
+    for device, seconds in (("cuda:0", (1.0, 1.0)), ("cuda:1", (1.0, 1.0)), ("cuda:2", (1.05, 1.1))):
+        for number, value in enumerate(seconds):
+            series = make.timing(value, name="self", moved=1e9), make.Series("beside", "B/s", (2e12,), role="observed")
+            fields = {
+                "replicate": number,
+                "window": (10.0 * number, 10.0 * number + 5),
+                "notes": (("soak.load", "constant"),),
+            }
+            results.append(make.result(*series, of=burn, devices=(device,), **fields))
+    sampled = [Samples("nvml", "cuda:2", (1.0, 2.0, 8.0), (("p", (690.0, 700.0, 100.0)),))]
+    facts = make.facts(*(make.device(f"cuda:{number}") for number in range(3)))
+    first, _, slow = ledger_of(make.run(*results, sampled=sampled, counters=power, facts=facts)).compared_devices
+    assert first == ("cuda:0", "", "3274 TiB an hour", "", "")
+    assert slow[:2] == ("cuda:2", "constant 695.0 W")
+    assert slow[3:] == (f"-6.9% in {burn.id}", f"-4.5% in {burn.id}")
 
 
 FAULT = """

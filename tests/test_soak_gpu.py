@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from _command import gpubench
@@ -31,44 +33,40 @@ def bench_of_case():
     device.release()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(bench_of_case, dtype, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "int8", "tf32", "float64"])
+@pytest.mark.parametrize("units", [0, 16])
+def test_products_on_a_gpu_are_the_same_bit_for_bit_and_a_wrong_bit_is_named(bench_of_case, dtype, units):
     bench = bench_of_case("product", dtype=dtype, size=1024)
-    product = PRODUCT._Product(bench, dtype, 1024)
-    assert product._call() > 0
-    assert product._digest == PRODUCT._Product(bench, dtype, 1024)._digest
-    multiply, calls = product._multiply, []
+    marching = PRODUCT._Marching(bench, units, 2**28) if units else None
+    products = PRODUCT._Products(bench, dtype, 1024, marching)
+    assert products._call() > 0
+    assert not units or products._beside > 0
+    assert products._digest == PRODUCT._Products(bench, dtype, 1024, marching)._digest
+    turns = list(itertools.islice(products._turns, 4))
 
-    def faulty(out):
-        multiply(out)
-        calls.append(out)
-        if len(calls) == 2:
-            words = out.view(PRODUCT.bits(out).dtype)
-            words[5, 7] ^= words.dtype.type(1)
+    def spoiled():
+        turns[1][0]()
+        turns[1][1].view(np.uint64)[77] ^= np.uint64(1)
 
-    monkeypatch.setattr(product, "_multiply", faulty)
-    with pytest.raises(WrongAnswer) as caught:
-        product._call()
-    address = calls[1].data.ptr + calls[1].itemsize * (5 * 1024 + 7)
-    assert f"1 of 1048576 values are wrong, the first at address {address:#x} (element 5127)" in str(caught.value)
-    assert "wrong bits: 1" in str(caught.value)
+    products._turns = itertools.cycle([turns[0], (spoiled, turns[1][1])])
+    with pytest.raises(WrongAnswer, match=r"product of .*values are wrong, .*element 77.*wrong bits: 1"):
+        products._call()
 
 
-@pytest.mark.parametrize("pattern", ["random", "address", "checkerboard"])
-@pytest.mark.parametrize("flip", [0, MEMORY._ALL])
-def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(bench_of_case, pattern, flip, monkeypatch):
-    monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {True: 2**12})
-    # several chunks and a part of one
-    memory = MEMORY.MemoryPattern(bench_of_case("memory"), pattern, 2**17 + 8 * 1000)
+@pytest.mark.parametrize("pattern", MEMORY._NUMBERS)
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_wrong_bit_in_the_memory_of_a_gpu_is_named(bench_of_case, pattern, step, monkeypatch):
+    memory = MEMORY.MemoryPattern(bench_of_case("memory"), pattern, 2**25 + 8 * 1000)
     assert memory._call() > 0
-    write, at = memory.write, memory.memory.size - 3
+    run, steps, at = memory.run, [], memory.memory.size - 3
 
-    def faulty(turn):
-        write(turn)
-        if turn == flip:
+    def faulty(name, flip):
+        run(name, flip)
+        if len(steps) == step:
             memory.memory[at] ^= np.uint64(1 << 63)
+        steps.append(name)
 
-    monkeypatch.setattr(memory, "write", faulty)
+    monkeypatch.setattr(memory, "run", faulty)
     with pytest.raises(WrongAnswer) as caught:
         memory._call()
     assert f"address {memory.memory.data.ptr + 8 * at:#x} (element {at})" in str(caught.value)

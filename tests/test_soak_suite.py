@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
+import _grid
 import numpy as np
 import pytest
-from _modules import suite_module
+from _grid_device import PAPER, products_by_numpy
+from _grid_device import bench as paper_bench
+from _modules import suite_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -15,7 +21,7 @@ from gpubench.measuring.stopping import POLICIES
 from gpubench.model import Case, Facts
 
 SUITE = plugins.load("suites", "soak")
-MEMORY = suite_module("soak", "_memory")
+LINKS, MEMORY, PRODUCT = suite_modules("soak", "_links", "_memory", "_product")
 (HOST,) = plugins.load("backends", "host").devices()
 (CLOCKWORK,) = plugins.load("backends", "clockwork").devices()
 
@@ -81,54 +87,173 @@ def test_a_first_product_that_is_wrong_is_found_by_a_product_in_float64(monkeypa
         SUITE.build(bench("product", dtype="float64", size=64))
 
 
-@pytest.mark.parametrize("pattern", ["random", "address", "checkerboard"])
-@pytest.mark.parametrize("flip", [0, MEMORY._ALL])
-def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(pattern, flip, monkeypatch):
-    monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {False: 64})
-    memory = MEMORY.MemoryPattern(bench("memory"), pattern, 8 * 1000)  # the last chunk is incomplete
+PATTERNS = ("random", "address", "checkerboard", "walking", "inversions")
+GRID = pytest.mark.skipif(_grid.COMPILER is None, reason="the kernels of a GPU are built by g++")
+ON_BOTH = pytest.mark.parametrize("on_gpu", [False, pytest.param(True, marks=GRID)])
+
+
+def pattern(name, on_gpu, nbytes=8 * 1000):
+    return MEMORY.MemoryPattern(paper_bench(SUITE) if on_gpu else bench("memory"), name, nbytes)
+
+
+def spoil(memory, monkeypatch, at_step, place, mask):
+    """Change a word after the given step of a call; a lost step is one with `mask` None."""
+    run, steps = memory.run, []
+
+    def faulty(name, flip):
+        steps.append(name)
+        if len(steps) - 1 == at_step and mask is None:
+            return
+        run(name, flip)
+        if len(steps) - 1 == at_step:
+            memory.memory[place] ^= np.uint64(mask)
+
+    monkeypatch.setattr(memory, "run", faulty)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("step", [0, 2])  # the pattern and its inverse; of inversions the write and the second exchange
+def test_a_wrong_bit_in_memory_is_found_in_both_turns_and_named(name, step, on_gpu, monkeypatch):
+    monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", 64)
+    memory = pattern(name, on_gpu)
     assert memory.task().stages[""].call() > 0
-    write = memory.write
-
-    def faulty(turn):
-        write(turn)
-        if turn == flip:
-            memory.memory[900] ^= np.uint64(4)
-
-    monkeypatch.setattr(memory, "write", faulty)
+    spoil(memory, monkeypatch, step, 900, 4)
     with pytest.raises(WrongAnswer) as caught:
         memory.task().stages[""].call()
-    seen = int(memory.memory[900])
-    assert f"address {memory.memory.ctypes.data + 7200:#x} (element 900)" in str(caught.value)
-    assert f"expected 0x{seen ^ 4:016x}, seen 0x{seen:016x}, wrong bits: 1" in str(caught.value)
+    message = str(caught.value)
+    expected, seen = (int(word, 16) for word in re.findall("0x[0-9a-f]{16}", message)[-2:])
+    assert f"memory pattern {name}: 1 of 1000 values are wrong" in message
+    assert f"address {memory.memory.ctypes.data + 7200:#x} (element 900)" in message
+    assert (expected ^ seen, "wrong bits: 1" in message) == (4, True)
+    assert expected in {int(MEMORY.words(name, 900, 2, memory.seed)[0]) ^ flip for flip in (0, MEMORY._ALL)}
 
 
-def test_a_word_that_is_right_when_read_again_is_reported_as_such(monkeypatch):
-    memory = MEMORY.MemoryPattern(bench("memory"), "random", 8 * 1000)
-    count_wrong = memory.count_wrong
-
-    def faulty(flip):
-        count_wrong(flip)
-        memory._wrong[0] = 1
-
-    monkeypatch.setattr(memory, "count_wrong", faulty)
-    with pytest.raises(WrongAnswer, match=r"memory pattern random: 1 of 1000 values are wrong.*right when read again"):
-        memory.task().stages[""].call()
-
-
-def test_a_store_that_is_lost_is_found(monkeypatch):
-    memory = MEMORY.MemoryPattern(bench("memory"), "address", 8 * 1000)
+@ON_BOTH
+def test_a_store_that_is_lost_is_found(on_gpu, monkeypatch):
+    memory = pattern("address", on_gpu)
     memory.task().stages[""].call()
-    write = memory.write
-    monkeypatch.setattr(memory, "write", lambda flip: None if flip == 0 else write(flip))
+    spoil(memory, monkeypatch, 0, 0, None)
     with pytest.raises(WrongAnswer, match="1000 of 1000 values are wrong"):
         memory.task().stages[""].call()
 
 
-def test_the_pattern_address_gives_every_word_of_memory_its_own_value(monkeypatch):
-    monkeypatch.setattr(MEMORY, "_CHUNK_WORDS", {False: 64})
-    memory = MEMORY.MemoryPattern(bench("memory"), "address", 8 * 1000)
-    memory.write(0)
-    assert (memory.memory == 8 * np.arange(1000)).all()
+def test_a_word_that_is_right_when_read_again_is_reported_as_such():
+    memory = pattern("random", False)
+    memory.run("write", 0)
+    right = int(memory.memory[7])
+    memory.wrong.array[:4] = 1, 7, right ^ 1, right
+    with pytest.raises(WrongAnswer, match=r"random: 1 of 1000 values are wrong.*element 7.*right when read again"):
+        memory.wrong.expect_none(memory.kernel, memory.memory)
+
+
+@pytest.mark.parametrize("name", PATTERNS[:4])
+def test_a_pattern_and_its_inverse_set_and_clear_every_bit(name):
+    memory = pattern(name, False)
+    seen = np.zeros(2, np.uint64)
+    for flip in (0, MEMORY._ALL):
+        memory.run("write", flip)
+        seen |= memory.memory[10], ~memory.memory[10]
+        assert (memory.memory == MEMORY.words(name, 0, 1000, memory.seed) ^ np.uint64(flip)).all()
+    assert list(seen) == [MEMORY._ALL] * 2
+    assert name != "address" or (MEMORY.words(name, 0, 1000, 0) == 8 * np.arange(1000)).all()
+
+
+def marched(marching, launches):
+    """Return the bytes that the passes moved beside nothing."""
+    moved = 0.0
+    for _ in range(launches):
+        marching.beside(lambda: None)
+        moved += marching.moved()
+    return moved
+
+
+@GRID
+def test_passes_beside_products_continue_where_they_ended_and_find_a_wrong_bit(monkeypatch):
+    monkeypatch.setattr(PRODUCT, "_PART_VECTORS", 2**10)
+    monkeypatch.setattr(PRODUCT, "_MOST_PARTS", 3)
+    made = paper_bench(SUITE)
+    made.open_device.host.together = lambda *calls: [call() for call in reversed(calls)]
+    marching = PRODUCT._Marching(made, 3, 2**18)  # 16 parts: a block has five or six
+    assert marched(marching, 12) == 12 * 3 * 3 * 2 * 2**14  # 36 parts a block: six passes and more
+    marching.memory.memory[5] ^= np.uint64(2**40)
+    with pytest.raises(WrongAnswer, match=r"memory passes beside products: 1 of .*element 5.*wrong bits: 1"):
+        marched(marching, 6)
+
+
+@GRID
+@pytest.mark.parametrize("load", ["", "constant", "pulse"])
+def test_products_of_a_gpu_are_compared_with_the_first_and_a_wrong_bit_is_named(load, monkeypatch):
+    monkeypatch.setattr(PRODUCT, "vendor", products_by_numpy)
+    monkeypatch.setattr(PRODUCT, "_MOST_PARTS", 2)
+    monkeypatch.setattr(PRODUCT, "_MOST_PRODUCTS", 5)
+    made = paper_bench(SUITE)
+    made.open_device.host.together = lambda *calls: [call() for call in reversed(calls)]
+    marching = PRODUCT._Marching(made, 1, 2**23) if load else None
+    products = PRODUCT._Products(made, "float16", 64, marching, load == "pulse")
+    task = products.task()
+    assert task.stages[""].call() > 0
+    assert not load or task.stages[""].probe()["beside"].value > 0
+    turns = products._turns
+
+    def faulty():
+        for number, (call, out) in enumerate(turns):
+
+            def spoiled(call=call, out=out, number=number):
+                call()
+                if number == 2:
+                    out.view(np.uint64)[70] ^= np.uint64(1 << 9)
+
+            yield spoiled, out
+
+    products._turns = faulty()
+    with pytest.raises(
+        WrongAnswer, match=r"product of float16 .*: 1 of .* values are wrong.*element 70.*wrong bits: 1"
+    ):
+        task.stages[""].call()
+
+
+@GRID
+@pytest.mark.parametrize("is_spoiled", [False, True])
+def test_copies_between_all_pairs_are_compared_and_a_wrong_word_names_its_link(is_spoiled):
+    made = paper_bench(SUITE)
+    peers = tuple(dataclasses.replace(PAPER, id=f"cuda:{number}") for number in range(3))
+    made = dataclasses.replace(made, rank=1, world=3, peers=peers, exchange=lambda value: [value] * 3)
+    gpu = made.open_device
+    gpu.device, gpu.host.together = peers[1], lambda *calls: [call() for call in calls]
+    gpu.host.peer_memory = lambda peer, nbytes: np.zeros(nbytes, np.uint8)
+    copy, copied = gpu.host.copy, []
+
+    def faulty(target, source):
+        copy(target, source)
+        copied.append(target)
+        if is_spoiled and len(copied) == 2:
+            target[77] ^= 1
+
+    gpu.copy = faulty
+    task = LINKS._Links(made, 2**12).task()
+    assert task.stages[""].work.payload == 2 * 2**12
+    if is_spoiled:
+        with pytest.raises(WrongAnswer, match="copy from cuda:1 to cuda:2: 1 of 512 words are wrong"):
+            task.stages[""].call()
+    else:
+        assert task.stages[""].call() > 0
+        assert len(copied) == 2
+
+
+def test_the_links_are_planned_once_for_all_gpus_and_never_for_one():
+    names = [f"cuda:{number}" for number in range(3)]
+    devices = [dataclasses.replace(PAPER, id=name, peers=tuple(n for n in names if n != name)) for name in names]
+    planned = {
+        device.id: [
+            (case.ranks, case.devices)
+            for case in SUITE.cases(Target(Facts(tuple(devices)), device))
+            if case.name == "links"
+        ]
+        for device in devices
+    }
+    assert planned == {"cuda:0": [(3, 3)], "cuda:1": [], "cuda:2": []}
+    assert [case for case in SUITE.cases(Target(Facts((PAPER,)), PAPER)) if case.name == "links"] == []
 
 
 def test_a_wrong_bit_in_a_copy_is_found_and_named(monkeypatch):

@@ -17,7 +17,7 @@ from gpubench import stats
 times = st.lists(st.floats(min_value=1e-9, max_value=1e3), min_size=1, max_size=200)
 
 
-def test_quantiles_and_medians_are_linear_between_order_statistics_and_of_nothing_none():
+def test_quantiles_medians_and_half_widths_are_those_of_their_definitions():
     values = [4.0, 1.0, 3.0, 2.0]
     quantiles = [stats.quantile(values, fraction) for fraction in (0.0, 0.5, 0.9, 1.0)]
     assert quantiles == pytest.approx([1.0, 2.5, 3.7, 4.0])
@@ -25,6 +25,8 @@ def test_quantiles_and_medians_are_linear_between_order_statistics_and_of_nothin
     nothing = stats.median_interval([])
     empty = (stats.median([]), stats.quantile([], 0.5), nothing.low, nothing.centre, nothing.high)
     assert all(math.isnan(value) for value in empty)
+    assert stats.Interval(90.0, 100.0, 120.0).half_width == 0.15
+    assert stats.Interval(-1.0, 0.0, 1.0).half_width == math.inf
 
 
 @given(times, st.floats(min_value=0, max_value=1))
@@ -37,11 +39,6 @@ def test_quantiles_equal_those_of_scipy(values, fraction):
 def test_noise_equals_scipys_scaled_median_deviation_over_the_median(values):
     expected = 1.4826 * scipy.stats.median_abs_deviation(values) / np.median(values) if len(values) > 1 else 0.0
     assert stats.noise(values) == pytest.approx(expected, rel=1e-12)
-
-
-def test_noise_estimates_the_relative_sigma_of_a_normal_sample():
-    sample = np.random.default_rng(1).normal(100.0, 3.0, 100_000)
-    assert stats.noise(sample.tolist()) == pytest.approx(0.03, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +70,12 @@ def test_the_interval_lies_between_the_ranks_of_le_boudecs_formula(count, low, h
 
 def test_the_interval_covers_the_median_with_at_least_95_percent_and_not_much_more():
     """Exactly, by the binomial: the median lies below rank k with the chance of fewer than k heads."""
-    for count in range(6, 1000):
+    for count in (*range(6, 60), *range(60, 1000, 47)):
         interval = stats.median_interval(by_turns(count))
         heads = scipy.stats.binom(count, 0.5)
         covered = heads.cdf(interval.high - 1) - heads.cdf(interval.low - 1)
         narrower = heads.cdf(interval.high - 3) - heads.cdf(interval.low + 1)
         assert narrower < 0.95 <= covered, count
-
-
-@pytest.mark.parametrize("draw", ["normal", "exponential", "lognormal"])
-@pytest.mark.parametrize("count", [6, 10, 30, 200])
-def test_the_interval_covers_the_true_median_of_any_distribution(draw, count):
-    truth = {"normal": 0.0, "exponential": math.log(2), "lognormal": 1.0}[draw]
-    rng = np.random.default_rng(7)
-    intervals = [stats.median_interval(getattr(rng, draw)(size=count)) for _ in range(1000)]
-    covered = sum(interval.low <= truth <= interval.high for interval in intervals)
-    assert covered >= 935  # 950 minus two standard deviations of a binomial count
 
 
 @given(times)
@@ -97,11 +84,6 @@ def test_the_interval_contains_the_median_and_does_not_depend_on_the_order(value
     assert interval.low <= interval.centre <= interval.high
     assert interval.centre == pytest.approx(stats.median(values))
     assert stats.median_interval(values[::-1]) == interval
-
-
-def test_the_half_width_is_a_fraction_of_the_centre():
-    assert stats.Interval(90.0, 100.0, 120.0).half_width == 0.15
-    assert stats.Interval(-1.0, 0.0, 1.0).half_width == math.inf
 
 
 def test_serial_correlation_widens_the_interval_and_its_absence_hardly_does():
@@ -123,15 +105,6 @@ def levels(rng, count, dwell):
         values[place : place + length] = rng.normal()
         place += length
     return (100 + values + 0.01 * rng.normal(size=count)).tolist()
-
-
-def test_levels_that_last_for_many_samples_widen_the_interval_enough_and_not_to_the_whole_range():
-    rng = np.random.default_rng(7)
-    series = [levels(rng, 800, 30) for _ in range(100)]
-    intervals = [stats.median_interval(values) for values in series]
-    assert sum(interval.low <= 100 <= interval.high for interval in intervals) >= 93
-    short = stats.median_interval(levels(rng, 800, 10))
-    assert short.high - short.low < 2  # the range is about six
 
 
 @pytest.mark.parametrize(
@@ -196,7 +169,7 @@ def test_quantised_values_keep_the_variance_that_trimming_would_remove():
     assert stats.trimmed_welch(np.array([1.0] * 9 + [1.1]), np.array([1.0] * 10))[1] > 0
 
 
-def test_welchs_test_equals_that_of_scipy_along_the_last_axis():
+def test_welchs_test_equals_that_of_scipy_and_is_certain_of_constant_values():
     rng = np.random.default_rng(7)
     before, after = rng.normal(1, 1, (20, 5)), rng.normal(2, 3, (20, 8))
     expected = scipy.stats.ttest_ind(after, before, axis=-1, equal_var=False)
@@ -206,9 +179,6 @@ def test_welchs_test_equals_that_of_scipy_along_the_last_axis():
     assert result.freedom == pytest.approx(expected.df)
     assert result.difference - result.margin == pytest.approx(interval.low)
     assert result.difference + result.margin == pytest.approx(interval.high)
-
-
-def test_welchs_test_of_constant_values_is_certain():
     same, larger = np.full(3, 2.0), np.full(3, 2.5)
     assert (float(stats.welch(same, same).p), float(stats.welch(same, same).margin)) == (1.0, 0.0)
     assert (float(stats.welch(same, larger).p), float(stats.welch(same, larger).margin)) == (0.0, 0.0)

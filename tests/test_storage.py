@@ -189,11 +189,6 @@ def test_a_read_that_leaves_pages_in_the_cache_is_not_called_direct(task):
         call(built)
 
 
-def test_without_space_the_case_is_skipped(tmp_path):
-    with pytest.raises(Skip, match=r"needs .* are free; set TMPDIR"):
-        FILES.need_space(2**60, tmp_path)
-
-
 def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monkeypatch):
     full = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr(FILES.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.dup(full), "wb"))

@@ -86,13 +86,6 @@ def test_list_and_plan_take_files_too(folder):
     assert [job["case"] for job in plan["jobs"]] == ["mine/twice[size=16KiB]"]
 
 
-def test_an_answer_that_is_wrong_fails_the_case_of_a_file_as_of_any_suite(folder):
-    (folder / "helper.py").write_text("def double(data, out):\n    out[:] = data\n")
-    done = gpubench("run", "./mine.py", "--device", "host", "--tier", "smoke", "--filter", "twice", cwd=folder)
-    assert done.returncode == 3
-    assert "an element is wrong" in done.stdout
-
-
 def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
     (folder / "work.cu").write_text('{"seconds": 0.25}')
     suite = planning.load_suite(str(folder / "mine.py"))
@@ -173,9 +166,12 @@ def test_a_folder_is_assembled_from_its_topics_in_their_order(folder):
     assert [case.id for case in suite.cases(Target(Facts((device,)), device))] == ["parts/second", "parts/first"]
 
 
-def test_two_topics_that_declare_one_case_are_refused(folder):
+def test_names_that_no_case_id_can_have_and_cases_that_two_topics_declare_are_refused(folder):
     with pytest.raises(Exception, match=r"TypeError: two cases are called same"):
         planning.load_suite(str(assembled(folder, "same", "same")))
+    (folder / "my suite.py").write_text(SUITE)
+    with pytest.raises(UsageError, match="a suite is named after its file"):
+        planning.load_suite(str(folder / "my suite.py"))
 
 
 def test_a_plan_knows_the_file_that_declares_a_case(folder):
@@ -221,12 +217,6 @@ def test_a_path_that_cannot_be_a_suite_is_refused_before_anything_is_looked_for(
     Path("gemm.py").write_text(SUITE)
     with pytest.raises(UsageError, match=reason):
         planning.suite_names([word.format(folder=folder)])
-
-
-def test_a_name_that_no_case_id_can_have_is_refused(folder):
-    (folder / "my suite.py").write_text(SUITE)
-    with pytest.raises(UsageError, match="a suite is named after its file"):
-        planning.load_suite(str(folder / "my suite.py"))
 
 
 def test_two_files_of_one_name_are_refused_and_a_file_named_twice_counts_once(folder, tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def test_without_a_spec_the_share_is_of_the_best_of_the_device_in_this_run(first
     assert (unlimited.figure.share, unlimited.figure.limit, unlimited.figure.share_text) == (None, "", "")
 
 
-def test_each_result_has_a_row_in_the_measured_order_by_suite():
+def test_rows_statuses_labels_and_devices_of_a_run_are_told_apart_and_counted():
     results = [
         make.result(of=make.case("a", suite="two")),
         make.result(of=make.case("b", suite="one"), status="skipped"),
@@ -98,11 +98,14 @@ def test_each_result_has_a_row_in_the_measured_order_by_suite():
         ("two", ["a", "c"]),
         ("one", ["b"]),
     ]
-
-
-def test_every_status_is_counted_even_if_it_did_not_occur():
     results = [make.result(replicate=index, status=status) for index, status in enumerate(["ok", "ok", "failed"])]
     assert summary.Summary(make.run(*results)).counts() == {"ok": 2, "skipped": 0, "failed": 1, "invalid": 0}
+    results = [make.result(replicate=index, labels=labels) for index, labels in enumerate([("a",), ("b", "a"), ()])]
+    (spread,) = summary.Summary(make.run(*results)).spreads()
+    assert spread.labels == ("a", "b")
+    results = [make.result(devices=(name,), replicate=index) for index in range(2) for name in ("cuda:0", "cuda:1")]
+    spreads = summary.Summary(make.run(*results)).spreads()
+    assert [(spread.devices, len(spread.rows)) for spread in spreads] == [(("cuda:0",), 2), (("cuda:1",), 2)]
 
 
 @pytest.mark.parametrize(
@@ -128,15 +131,12 @@ def the_spread(*rows, **fields):
     return spread
 
 
-def test_a_spread_is_of_the_medians_of_the_processes():
+def test_the_medians_the_noise_and_the_share_of_a_spread_are_those_of_its_processes():
     spread = the_spread((1.0, 1.0, 9.0), (1.2, 1.2, 1.2), (0.8, 0.8, 0.8))
     assert spread.medians == (1.0, 1.2, 0.8)
     assert spread.figure.interval.centre == 1.0
     assert (spread.figure.interval.low, spread.figure.interval.high) == (0.8, 1.2)
     assert spread.between == pytest.approx(0.2), "the standard deviation over the mean, n - 1"
-
-
-def test_noise_share_and_medians_of_a_spread_are_those_of_its_processes():
     spread = the_spread((1.0, 1.0, 1.0), (0.9, 1.0, 1.1), (0.5, 1.0, 1.5))
     assert spread.within == spread.figure.noise == pytest.approx(0.14826), "the median of the processes' noise"
     assert spread.between == 0.0
@@ -164,19 +164,6 @@ def test_fewer_than_two_medians_have_no_deviation_between_processes_and_none_has
     assert (len(spread.medians), spread.figure is None, math.isnan(spread.within)) == (medians, has_none, has_none)
 
 
-def test_the_figures_of_a_run_without_replicates_are_those_of_its_results():
-    run = replicates((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
-    table = summary.Summary(run)
-    assert not table.replicated
-    assert [spread.row for spread in table.spreads()] == table.rows()
-
-
-def test_the_labels_of_replicates_are_named_once():
-    results = [make.result(replicate=index, labels=labels) for index, labels in enumerate([("a",), ("b", "a"), ()])]
-    (spread,) = summary.Summary(make.run(*results)).spreads()
-    assert spread.labels == ("a", "b")
-
-
 def test_spreads_of_shuffled_replicates_are_sorted_by_suite_name_and_numbers():
     cases = [make.case("copy", n=n) for n in (16, 2)] + [make.case("add", n=1)]
     results = [make.result(of=of, replicate=replicate) for replicate in (0, 1) for of in cases]
@@ -189,13 +176,7 @@ def test_spreads_of_shuffled_replicates_are_sorted_by_suite_name_and_numbers():
     assert [spread.case for spread in alone.spreads()] == cases, "what was not shuffled stays in the order measured"
 
 
-def test_device_sets_of_a_case_are_spread_apart():
-    results = [make.result(devices=(name,), replicate=index) for index in range(2) for name in ("cuda:0", "cuda:1")]
-    spreads = summary.Summary(make.run(*results)).spreads()
-    assert [(spread.devices, len(spread.rows)) for spread in spreads] == [(("cuda:0",), 2), (("cuda:1",), 2)]
-
-
-def test_items_per_second_have_a_share_of_the_peak_of_their_bytes_and_the_peak_is_in_items():
+def test_items_per_second_have_a_share_of_the_peak_of_their_bytes_or_operations():
     series = Series(
         "graph", "s", (1e-2,), work=Work(moved=2.4e10, items=2), quantity="items", limit="dram", item="token"
     )
@@ -204,9 +185,6 @@ def test_items_per_second_have_a_share_of_the_peak_of_their_bytes_and_the_peak_i
     (spec,) = (share for share in figure.shares if share.basis == "spec")
     assert spec.fraction == pytest.approx(0.5)  # 2.4e12 of 4.8e12 B/s
     assert spec.peak == pytest.approx(400)  # tokens per second
-
-
-def test_items_of_arithmetic_have_a_share_of_the_peak_of_their_operations():
     series = Series(
         "hot", "s", (1.0,), work=Work(moved=1, flops=494.5e12, items=1), quantity="items", limit="tensor.float16"
     )

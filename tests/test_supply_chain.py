@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ["cuda12", "cuda13", "dev", "host", "rocm7"]
+LOCKS = ["base", *EXTRAS, "tools"]  # `tools` is what ci/lock.sh itself runs
 SBOM = [sys.executable, ROOT / "ci" / "_sbom.py"]
 
 
@@ -31,8 +33,8 @@ def pinned(extra):
 
 
 def required(extra):
-    """Return the requirements of an extra in pyproject, with those of the extras that it names."""
-    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
+    """Return the requirements of an extra in pyproject, with those of the extras that it names; `base` is no extra."""
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, ())]
     for requirement in map(Requirement, lines):
         if requirement.name == PROJECT["name"]:
             for inner in requirement.extras:
@@ -42,15 +44,15 @@ def required(extra):
 
 
 def test_there_is_a_lock_for_each_extra_that_a_script_installs():
-    assert sorted(path.stem for path in (ROOT / "locks").iterdir()) == EXTRAS
+    assert sorted(path.stem for path in (ROOT / "locks").glob("*.lock")) == LOCKS
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", LOCKS)
 def test_a_lock_pins_every_package_by_its_hashes(extra):
     assert [package for package, hashes in pinned(extra).items() if not hashes] == []
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", ["base", *EXTRAS])
 def test_a_lock_holds_what_pyproject_asks_for(extra):
     """Where this fails, pyproject.toml has changed since the locks were written: bash ci/lock.sh."""
     versions = {}
@@ -67,10 +69,46 @@ def test_a_lock_holds_what_pyproject_asks_for(extra):
 
 
 def test_a_lock_names_no_index_and_no_place_of_a_machine():
-    texts = {extra: (ROOT / "locks" / f"{extra}.lock").read_text() for extra in EXTRAS}
+    texts = {extra: (ROOT / "locks" / f"{extra}.lock").read_text() for extra in LOCKS}
     assert [
         extra for extra, text in texts.items() if re.search(r"https?:|file:|--index|--find-links|/\w+/", text)
     ] == []
+
+
+OLD = {  # no release for two years, and the reason to use it nevertheless
+    "colorama": "installed on Windows only, where gpubench does not run",
+    "mdurl": "markdown-it-py, of rich, needs it; small, complete, pure Python",
+    "shellingham": "typer needs it, to find the shell that is to complete; small, pure Python",
+    "sortedcontainers": "hypothesis needs it; only tests use it",
+}
+NO_LICENCE = {  # in the metadata that `bash ci/lock.sh` reads
+    "colorama": "installed on Windows only",
+    "pywin32": "installed on Windows only",
+    "cuda-toolkit": "contains no files: it selects NVIDIA's packages, which have their licences",
+}
+
+
+def test_each_locked_package_has_a_licence_and_a_release_of_the_last_two_years_or_a_reason():
+    """Where this fails, write why a package is used although nobody maintains it, or replace the package."""
+    record = json.loads((ROOT / "locks" / "packages.json").read_text())
+    packages = record["packages"]
+    assert set(packages) == {f"{name}=={version}" for lock in LOCKS for name, version in pinned(lock)}
+    recorded = date.fromisoformat(record["recorded"])
+    ages = {key: recorded - date.fromisoformat(package["published"]) for key, package in packages.items()}
+    assert {key.partition("==")[0] for key, age in ages.items() if age > timedelta(days=730)} == set(OLD)
+    assert {key.partition("==")[0] for key, package in packages.items() if not package["licence"]} == set(NO_LICENCE)
+
+
+def test_the_scripts_install_by_hash_alone():
+    """SECURITY.md names the two that do not: of compilers, and of GitLab's users."""
+    texts = {path.name: path.read_text() for path in (ROOT / "ci").iterdir() if path.suffix in (".sh", ".yml")}
+    loose = {
+        name
+        for name, text in texts.items()
+        for line in re.findall(r"(?m)^.*\bpip(?:\"|) (?:--quiet )?install(?:.*\\\n)*.*$", text)
+        if not re.search(r'--require-hashes|--no-deps|"\$@"', line)
+    }
+    assert loose == {"_setup.sh", "compilers.sh", "gitlab.yml"}
 
 
 def test_the_action_installs_by_hash_alone():
@@ -122,6 +160,7 @@ def test_the_bill_of_materials_names_each_package_once_and_what_it_needs():
     bill = json.loads(texts[0])
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
+    assert all(component["licenses"] for component in bill["components"])
     names = [component["name"] for component in bill["components"]]
     assert names == sorted(set(names))
     assert {"numpy", "numba", "llvmlite", "pydantic-core", "nvidia-ml-py"} <= set(names)

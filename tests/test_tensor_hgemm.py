@@ -216,7 +216,7 @@ class RecordingEncoder:
         return self.status
 
 
-def test_a_tensor_map_describes_rows_of_halves_and_is_aligned_for_the_driver(monkeypatch):
+def test_a_tensor_map_is_aligned_for_the_driver_and_a_refused_one_names_its_error(monkeypatch):
     encoder = RecordingEncoder(0)
     monkeypatch.setattr(MAPS, "_encode", lambda: encoder)
     matrix = SimpleNamespace(data=SimpleNamespace(ptr=4096))
@@ -224,9 +224,6 @@ def test_a_tensor_map_describes_rows_of_halves_and_is_aligned_for_the_driver(mon
     assert (tensor_map.size, tensor_map.nbytes, tensor_map.ctypes.data) == (1, 128, encoder.place)
     assert encoder.place % 64 == 0
     assert encoder.numbers == (6, 2, 4096, 512, 256, 1024, 64, 128, 1, 1, 0, 3, 2, 0)
-
-
-def test_a_map_that_the_driver_refuses_names_its_error(monkeypatch):
     monkeypatch.setattr(MAPS, "_encode", lambda: RecordingEncoder(1))
     with pytest.raises(DeviceError, match="256 × 512 failed with CUDA error 1"):
         MAPS.tensor_map(SimpleNamespace(data=SimpleNamespace(ptr=8)), 256, 512, 128, 64)
@@ -275,15 +272,6 @@ def test_the_vendors_product_is_the_fastest_of_eight_proposals_each_timed_in_tur
     assert best.call is algorithms[1].call
     assert best.notes == {"algorithm": "1", "proposal": "number 2 of 3, the fastest"}
     assert (asked, timed) == ([8], [0, 1, 2] * 3)
-
-
-def test_a_library_that_proposes_nothing_gives_its_only_product(monkeypatch):
-    def none(bench, product, most):
-        raise Skip("needs cuBLASLt")
-
-    monkeypatch.setattr(HGEMM, "heuristics", none)
-    monkeypatch.setattr(HGEMM, "vendor", lambda bench, product: f"the product of {product}")
-    assert HGEMM.best_by_vendor(None, "halves") == "the product of halves"
 
 
 def test_up_to_4096_a_sample_follows_a_rest_so_that_no_power_cap_makes_fast_kernels_alike(monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import _grid
 import _grid_device
@@ -12,8 +13,10 @@ from _earlier import expect_found
 from _modules import suite_modules
 from _poison import overwrite
 
-from gpubench import plugins
-from gpubench.api.suite import Case, Stage, Work, WrongAnswer
+from gpubench import plugins, stats
+from gpubench.analysis.summary import Summary
+from gpubench.api.suite import Case, Work, WrongAnswer
+from gpubench.model import store
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
@@ -158,26 +161,11 @@ def test_cycles_are_per_instruction_of_a_warp_and_operations_per_compute_unit():
     chains.check()
 
 
-def test_a_chain_whose_time_does_not_grow_with_its_steps_is_a_wrong_answer():
+def test_chains_that_do_not_grow_or_share_a_compute_unit_are_wrong_answers():
     with pytest.raises(Exception, match=r"twice as many steps take 1\.000 times as long"):
         ThreeSmDevice(128, power=0.0).chains().check()
-
-
-def test_two_blocks_on_one_compute_unit_are_a_wrong_answer():
     with pytest.raises(Exception, match="3 blocks ran on 2 SMs"):
         ThreeSmDevice(128, places=(0, 1, 1)).chains().check()
-
-
-def test_every_format_has_a_known_peak():
-    formats = {form.dtype for form in (*MMA.MMA.values(), *MMA.MFMA.values(), *WGMMA.FORMATS.values())}
-    limits = {CHAINS.matrix_limit(dtype) for dtype in formats} | {scalar.limit for scalar in SCALAR.FMA.values()}
-    stages = [Stage(print, Work(flops=1), "flops", limit) for limit in limits]
-    assert "tensor.float8" in {stage.limit for stage in stages}
-
-
-@pytest.mark.parametrize(("chains", "shared"), [(1, (1, 1)), (8, (8, 1)), (16, (4, 4)), (32, (4, 8))])
-def test_more_than_eight_chains_are_shared_among_several_warps(chains, shared):
-    assert CHAINS.chains_and_warps(chains, 4) == shared
 
 
 SCALARS = [
@@ -336,3 +324,39 @@ def test_an_earlier_answer_of_chains_is_found(monkeypatch, name, params):
     paper = _grid_device.bench(SUITE, "nvidia", **params)
     paper.case = Case("tensor", name, tuple(params.items()))
     expect_found(SUITE.build(paper), paper.open_device)
+
+
+# ---- A recorded run of the suite tensor on an H200: the figures that the page on tensor cores quotes, and its charts
+
+
+RUN = store.read_run(Path(__file__).parent / "recordings" / "h200-tensor.jsonl.gz")
+
+
+def figures():
+    rows = Summary(RUN).rows()
+    return {row.result.case.id.removeprefix("tensor/"): row.figure.interval.centre for row in rows}
+
+
+def test_each_rung_of_the_ladder_is_faster_than_the_one_below():
+    medians = figures()
+    rates = [medians[f"hgemm[rung={rung},n=8192]"] for rung in ("mma", "async", "bulk", "wgmma")]
+    assert rates == sorted(rates)
+    assert rates[-1] > 650e12
+
+
+def test_the_best_rungs_reach_the_shares_of_the_vendors_rate_that_the_page_quotes():
+    shares = {
+        dict(result.case.params)["rung"]: stats.median(series.values)
+        for result in RUN.results
+        for series in result.series
+        if series.name == "of_vendor"
+    }
+    assert shares["bulk"] > 60
+    assert shares["wgmma"] > 100
+
+
+@pytest.mark.slow
+def test_the_charts_and_the_head_of_the_page_show_the_ladder():
+    page = plugins.load("reports", "html").render(RUN)
+    assert "HGEMM ladder: share of the vendor" in page
+    assert "HGEMM by wgmma, of the vendor" in page

@@ -39,7 +39,7 @@ def building(limits, clock, seconds, is_gpu=True, tier="quick"):
     clock.now += seconds
 
 
-def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for_one(limits, clock, announced):
+def test_a_kind_of_case_that_took_long_or_may_compile_has_more_time(limits, clock, announced):
     building(limits, clock, 2.0)
     building(limits, clock, 2.0)
     limits.building("gemm/batched", "quick", True)
@@ -48,9 +48,6 @@ def test_the_first_case_of_a_kind_may_compile_for_two_minutes_and_later_ones_for
     assert first.basis == "120 s for the first case of its kind, where kernels are compiled"
     assert (second.limit_s, second.basis) == (60.0, "60 s after earlier cases of its kind")
     assert third.limit_s == 120.0
-
-
-def test_a_kind_of_case_that_took_long_may_take_ten_times_as_long_again(limits, clock, announced):
     building(limits, clock, 45.0)
     limits.building("gemm/square", "quick", True)
     assert announced[-1] == Phase("building the case", 450.0, "10 times the 45 s of earlier cases of its kind")
@@ -91,7 +88,7 @@ def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, a
     assert announced[-1].limit_s == 11.0
 
 
-def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, announced):
+def test_a_warm_up_may_take_ten_times_the_first_calls_of_its_own_case(limits, clock, announced):
     building(limits, clock, 1.0, is_gpu=False)
     limits.calling([stage(items=1)])
     clock.now += 1.0
@@ -100,9 +97,6 @@ def test_a_warm_up_may_take_ten_times_the_first_calls(limits, clock, announced):
     clock.now += 2.0
     limits.warming_up("hot", rest_s=0.5)
     assert announced[-1] == Phase("warming up hot", 45.0, "10 s and 10 calls of 3.50 s")
-
-
-def test_the_calls_of_an_earlier_case_do_not_limit_the_warm_up_of_a_later_one(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)])
     clock.now += 30.0

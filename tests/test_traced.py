@@ -62,14 +62,11 @@ def test_records_of_several_kinds_are_decoded():
     assert events["device"].tolist() == [1, 0, 0, 0]
 
 
-def test_a_buffer_with_a_record_of_an_unknown_kind_is_left_out_and_counted():
+def test_records_of_unknown_kinds_and_other_sizes_are_told_apart():
     records = RecordDecoder([LAYOUTS], str)
     buffer = record(10, start=1, end=2) + np.array([99], "i4").tobytes() + bytes(60)
     assert len(records.events(np.frombuffer(buffer, np.uint8))) == 0
     assert records.unknown == 1
-
-
-def test_the_version_of_the_records_is_found_by_their_size():
     fields = LAYOUTS[10].fields
     shorter = np.dtype(
         {

@@ -21,7 +21,7 @@ def narrow_intervals(values, reach=0.001):
     return [Interval(value * (1 - reach), value, value * (1 + reach)) for value in values]
 
 
-def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
+def test_the_parts_of_a_transfer_are_found_exactly_and_under_noise():
     model = transfer.fit(SIZES, times(5e-6, 4e11))
     (piece,) = model.pieces
     assert (piece.alpha_s, piece.beta) == (pytest.approx(5e-6), pytest.approx(4e11))
@@ -29,13 +29,12 @@ def test_the_start_up_time_the_rate_and_the_half_rate_size_are_found_exactly():
     assert model.residual < 1e-12
     assert (model.half.low, model.half.high) == (2.0**20, 2.0**21)
     assert model.half.centre == pytest.approx(2e6, rel=0.02), "read off the curve, not computed from the model"
-
-
-def test_large_sizes_do_not_distort_the_start_up_time():
     noise = np.exp(0.01 * np.random.default_rng(3).standard_normal(len(SIZES)))
     (piece,) = transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * noise).tolist()).pieces
     assert piece.alpha_s == pytest.approx(5e-6, rel=0.02), "plain least squares would be off by milliseconds"
     assert piece.beta == pytest.approx(4e11, rel=0.02)
+    errors = np.exp(0.03 * np.random.default_rng(5).standard_normal(len(SIZES)))
+    assert len(transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * errors).tolist()).pieces) == 1
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.005, 0.03])
@@ -53,12 +52,7 @@ def test_a_switch_of_protocol_is_a_piece_of_its_own(noise):
     assert model.piece_at(1.0, SIZES) is first
 
 
-def test_noise_of_three_percent_is_no_switch_of_protocol():
-    errors = np.exp(0.03 * np.random.default_rng(5).standard_normal(len(SIZES)))
-    assert len(transfer.fit(SIZES, (np.array(times(5e-6, 4e11)) * errors).tolist()).pieces) == 1
-
-
-def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
+def test_a_constant_time_has_no_rate_and_two_sizes_have_no_model():
     model = transfer.fit(SIZES, [3e-6] * len(SIZES))
     (flat,) = model.pieces
     assert (flat.alpha_s, flat.beta, flat.half) == (pytest.approx(3e-6), math.inf, math.inf)
@@ -66,9 +60,6 @@ def test_a_constant_time_has_no_rate_and_a_steep_one_no_start_up_time():
     steep = transfer.fit(SIZES, [size**1.1 / 1e10 for size in SIZES])
     assert all(piece.alpha_s == 0 for piece in steep.pieces)
     assert transfer.fit(SIZES, times(0.0, 1e9)).half is None, "the smallest size already has the whole rate"
-
-
-def test_fewer_than_three_sizes_are_no_model():
     assert transfer.fit(SIZES[:2], [1e-6, 2e-6]) is None
     assert len(transfer.fit(SIZES[:5], times(1e-6, 1e9, SIZES[:5])).pieces) == 1
 
@@ -86,22 +77,16 @@ def test_two_paths_cross_between_measured_neighbours():
     assert transfer.meeting(kernel_piece, engine_piece) == pytest.approx(truth)
 
 
-def test_paths_that_are_equal_do_not_cross_however_narrow_their_intervals():
+def test_equal_paths_do_not_cross_others_may_twice_and_wide_intervals_widen_a_crossover():
     first = narrow_intervals(times(5e-6, 4e11), 1e-5)
     second = narrow_intervals(
         [value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5
     )
     assert transfer.crossovers(SIZES, first, second) == []
-
-
-def test_a_size_with_wide_intervals_is_left_out_and_the_crossover_widens_to_its_neighbours():
     first, second = narrow_intervals([1.0, 1.0, 1.0, 1.0], 0.01), narrow_intervals([2.0, 1.3, 0.8, 0.5], 0.01)
     second[1] = Interval(0.9, 1.3, 1.7)
     ((_, size),) = transfer.crossovers([1.0, 2.0, 4.0, 8.0], first, second)
     assert (size.low, size.high) == (1.0, 4.0)
-
-
-def test_paths_may_cross_twice():
     first, second = narrow_intervals([1.0] * 5), narrow_intervals([2.0, 1.5, 0.5, 0.5, 1.5])
     assert [above for above, _ in transfer.crossovers(SIZES[:5], first, second)] == [False, True]
 

@@ -7,7 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from test_reports import ALLOWED, INJECTIONS, Tags, with_text
+from _injections import TOGETHER, poisoned
+from test_reports import Tags
 
 from gpubench.analysis import trend
 from gpubench.analysis.fingerprint import Fingerprint
@@ -63,7 +64,7 @@ def test_a_change_is_marked_in_the_drawing_and_described_in_text_above_the_list_
     )
 
 
-def test_two_states_are_drawn_as_their_levels_and_told_instead_of_steps():
+def test_two_states_and_a_level_seen_before_are_told_instead_of_steps():
     values = [4.0e12, 3.99e12] * 5 + [3.8e12, 3.79e12] * 5
     states = trend_of([*values, *values])
     assert (states.state, states.changes, states.states[0].switches) == ("two states", (), (10, 20, 30))
@@ -71,9 +72,6 @@ def test_two_states_are_drawn_as_their_levels_and_told_instead_of_steps():
     assert (page.count("line", "change"), page.count("line", "level")) == (0, 4)
     assert "Two states, 3795 GB/s and 3995 GB/s: 3 switches in 40 runs, the last 10 at 3795 GB/s." in page.text
     assert sparkline(states, 40)[1] == "=" * 40
-
-
-def test_a_step_that_leads_back_is_told_as_a_level_seen_before():
     returned = trend_of([4.0e12] * 10 + [3.8e12] * 10 + [4.0e12] * 10, cublas="13.1")
     assert [change.note for change in returned.changes] == ["perhaps a second state", "a level seen before"]
     assert "5.3 % more (better), a level seen before" in Tags(page_of(returned)).text
@@ -96,14 +94,11 @@ def test_a_drift_is_drawn_as_a_sloped_line_and_described_with_its_rate():
     assert sparkline(drifting, 30)[1] == "~" * 30
 
 
-def test_the_interval_of_a_drift_covers_the_true_slope():
+def test_a_drift_begins_without_a_step_and_its_interval_covers_the_true_slope():
     (drift,) = trend_of(drifting_values(60, 0.06)).drifts
     assert drift.rate.low < 0.06 / 59 * 10 < drift.rate.high
     assert not drift.is_worse
     assert drift.text.startswith("drift, ")
-
-
-def test_the_place_where_a_drift_begins_is_no_step():
     values = drifting_values(40, 0.0) + [
         value * (1 + 0.1 * index / 40) for index, value in enumerate(drifting_values(40, 0.0, seed=3))
     ]
@@ -156,14 +151,11 @@ def test_runs_of_one_day_are_distinguished_by_the_hour():
     assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text
 
 
-def test_a_long_trend_is_a_line_with_marks_alone_and_stays_small():
+def test_a_long_trend_is_small_and_only_its_last_runs_have_changes():
     values = [4e12 * (1 + 0.001 * (index % 7)) for index in range(300)] + [3e12] * 100
     page = page_of(trend_of(values))
     assert Tags(page).count("circle") == 1
     assert len(page) < 120_000
-
-
-def test_in_a_trend_of_more_runs_than_are_judged_only_the_last_have_changes():
     values = [1.0] * 100 + [2.0] * trend.MOST_JUDGED
     assert trend_of(values).changes == ()
     assert trend_of(values[50:]).changes == ()
@@ -185,10 +177,10 @@ def test_anonymising_removes_hosts_and_folders_from_a_trend():
     assert not re.search("node[01]|/home", repr(shared))
 
 
-@pytest.mark.parametrize("text", INJECTIONS)
+@pytest.mark.parametrize("text", TOGETHER)
 def test_injected_text_is_inert_in_the_page_of_trends(text):
-    page = Tags(page_of(*[with_text(STEP, text)] * 2))
-    assert {tag for tag, _ in page.found} <= ALLOWED | {"a"}
+    page, plain = (Tags(page_of(*[poisoned(STEP, words)] * 2)) for words in (text, "plain"))
+    assert {tag for tag, _ in page.found} <= {"wbr", *(tag for tag, _ in plain.found)}
     assert not {name for _, attrs in page.found for name in attrs if name.startswith("on") or name in ("style", "src")}
     assert {attrs["href"] for tag, attrs in page.found if tag == "a"} == {"#trend-1", "#trend-2"}
     assert page.count("style") == 1

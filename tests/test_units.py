@@ -59,10 +59,6 @@ def test_only_an_axis_of_bytes_is_shown_as_a_size(axis, value, text):
     assert units.axis_text(axis, value) == text
 
 
-def test_an_axis_of_bytes_is_shown_without_its_unit():
-    assert (units.axis_label("size_bytes"), units.axis_label("dtype")) == ("size", "dtype")
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -119,14 +115,14 @@ def test_a_quantity_has_the_prefix_that_reads_best(value, unit, text):
     assert units.quantity(value, unit) == text
 
 
-def test_an_axis_of_a_chart_is_scaled_by_the_factor_of_its_unit():
+def test_axes_percentages_and_bounds_have_the_unit_that_they_need():
     assert units.scale(4.2e12, "B/s") == (1e9, "GB/s")
     assert units.scale(4.2e13, "B/s") == (1e12, "TB/s")
     assert units.scale(300.0, "°C") == (1.0, "°C")
-
-
-def test_a_percentage_has_one_digit():
+    assert (units.axis_label("size_bytes"), units.axis_label("dtype")) == ("size", "dtype")
     assert (units.percent(0.8734), units.percent(1.0, 0)) == ("87.3 %", "100 %")
+    assert units.interval(89.69e6, 100.6e6, "B/s", 95.01e6) == "89.69 – 100.6 MB/s"
+    assert units.interval(4198e9, 4221e9, "B/s", 4210e9) == "4198 – 4221 GB/s"
 
 
 @pytest.mark.parametrize(
@@ -142,8 +138,3 @@ def test_a_percentage_has_one_digit():
 )
 def test_a_duration_is_written_in_the_units_a_person_would_use(seconds, text):
     assert units.duration(seconds) == text
-
-
-def test_the_bounds_of_an_interval_have_the_unit_of_its_median():
-    assert units.interval(89.69e6, 100.6e6, "B/s", 95.01e6) == "89.69 – 100.6 MB/s"
-    assert units.interval(4198e9, 4221e9, "B/s", 4210e9) == "4198 – 4221 GB/s"

@@ -207,7 +207,7 @@ def test_chart_and_table_show_one_number_for_a_time_and_for_a_rate():
     drawing = re.search(r"<figure>.*?</figure>", page, re.DOTALL)[0]
     for change in ("2 times", "−50.0 %"):
         assert f"<b>{change}</b>" in page
-        assert f">{change}</text>" in drawing
+        assert change in drawing
     assert not re.search(r"\d times as good", page)
 
 

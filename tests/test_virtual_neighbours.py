@@ -44,13 +44,10 @@ def bench() -> Bench:
 # figures
 
 
-def test_equal_shares_are_fair_and_a_single_winner_is_not() -> None:
+def test_rates_are_relative_to_those_alone_and_equal_shares_are_fair():
     assert NEIGHBOUR.jain((0.5, 0.5)) == pytest.approx(1)
     assert NEIGHBOUR.jain((1.0, 0.0)) == pytest.approx(0.5)
     assert NEIGHBOUR.jain((0.9, 0.3)) == pytest.approx(1.44 / 1.8)
-
-
-def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharing_pays() -> None:
     observed = NEIGHBOUR.SharedWindow(1000.0, 50.0, 800.0, 20.0, 1e-3).observed()
     assert {name: observation.value for name, observation in observed.items()} == pytest.approx(
         {"relative": 0.8, "aggressor": 0.4, "sum": 1.2, "jain": 1.44 / 1.6, "alone": 1e-3}
@@ -59,15 +56,6 @@ def test_rates_are_relative_to_those_alone_and_a_sum_above_one_means_that_sharin
     joined = NEIGHBOUR.medians([observed, half, half])
     assert joined["sum"].value == pytest.approx(1.0)
     assert joined["sum"].better == "more"
-
-
-def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it() -> None:
-    x, steps = 12345, 1003
-    product, total = CHECKS.affine_power(LOADS._FACTOR, LOADS._TERM, steps, 2**32)
-    expected = (product * x + total) % 2**32
-    for _ in range(steps):
-        x = (x * LOADS._FACTOR + LOADS._TERM) % 2**32
-    assert x == expected
 
 
 def test_the_ring_is_one_cycle_over_all_lines() -> None:
@@ -143,9 +131,11 @@ def test_an_aggressor_runs_only_on_request(bench: Bench) -> None:
         time.sleep(0.01)
         assert board.ended == resting
         board.run()
-        time.sleep(0.03)
+        latest = time.monotonic() + 30  # on a machine that is busy
+        while board.ended <= resting + 5:
+            assert time.monotonic() < latest
+            time.sleep(0.001)
         board.rest()
-        assert board.ended > resting + 5
     running.close()
     assert not running._thread._threads or not any(thread.is_alive() for thread in running._thread._threads)
 
@@ -164,7 +154,7 @@ def test_the_failure_of_an_aggressor_is_reported_at_once_and_raised_at_its_end(b
         failing.close()
 
 
-def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
+def test_a_wrong_result_of_an_aggressor_or_of_a_victim_is_found(bench: Bench):
     load = LOADS.gemm(bench, 64)
     wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
     board = AGGRESSOR.NeighbourBoard.within(bench)
@@ -172,6 +162,15 @@ def test_a_wrong_result_of_an_aggressor_is_found(bench: Bench) -> None:
     board.wait_until_ready()
     with pytest.raises(WrongAnswer, match="relative error"):
         running.close()
+    load = LOADS.gemm(bench, 64)
+    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
+    board = AGGRESSOR.NeighbourBoard.within(bench)
+    neighbour = aggressor(bench, sleeping(0.001), board)
+    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
+    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
+    with pytest.raises(WrongAnswer, match="relative error"):
+        pair.seconds()
+    neighbour.close()
 
 
 class QueueingDevice:
@@ -279,18 +278,6 @@ def test_a_victim_that_takes_turns_with_its_neighbour_keeps_less_of_its_rate(ben
     assert np.median(beside) > 0.002, "it waited for a call of its neighbour each time"
     assert kept["relative"] < 0.8
     assert kept["sum"] < 1.5, "there is one device"
-
-
-def test_a_wrong_result_of_a_victim_is_found(bench: Bench) -> None:
-    load = LOADS.gemm(bench, 64)
-    wrong = CHECKS.CheckedCall(lambda: (load.call(), load.overwrite(bench))[0], load.check, load.outputs)
-    board = AGGRESSOR.NeighbourBoard.within(bench)
-    neighbour = aggressor(bench, sleeping(0.001), board)
-    idle = LOADS.LaunchQueue(LOADS.nothing, LOADS.nothing)
-    pair = NEIGHBOUR.NeighbourPair(bench, wrong, idle, board, NEIGHBOUR.SampleSpan(1, 0.002))
-    with pytest.raises(WrongAnswer, match="relative error"):
-        pair.seconds()
-    neighbour.close()
 
 
 # green contexts

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -222,7 +222,8 @@ class Workload:
 class RatePoint:
     """The latencies in seconds of queries that arrive at `rate` per second, each as median and 99th percentile.
 
-    The percentile is None if there are too few queries for it."""
+    The percentile is None if there are too few queries for it. `spread` is the share by which the rate of other random
+    arrivals differs at most, if there were others."""
 
     rate: float
     first_token_s: tuple[float, float | None]  # the median and the 99th percentile
@@ -230,6 +231,7 @@ class RatePoint:
     whole_s: tuple[float, float | None]
     goodput: tuple[float, ...]
     is_sustained: bool
+    spread: float = 0.0
 
     def meets(self, objectives: Objectives) -> bool:
         """Return whether the rate is sustained and both 99th percentiles are known and within the objectives."""
@@ -301,16 +303,34 @@ def capacity(times: ServingTimes, load: Workload) -> float:
     return slots / (slots * times.prefill_s(load.prompt) + in_steps)
 
 
-def knee(times: ServingTimes, load: Workload, objectives: Objectives) -> RatePoint | None:
-    """Return the highest rate that meets the objectives, to one per cent, found by bisection, with its latencies.
+def knee(times: ServingTimes, load: Workload, objectives: Objectives, seeds: int = 3) -> RatePoint | None:
+    """Return the highest rate that meets the objectives, to one per cent, with its latencies.
 
-    The result is None if no rate above a thousandth of the capacity meets them."""
-    low, high = 0.0, 1.05 * capacity(times, load)
+    It is the median of `seeds` draws of the random arrivals, each found by bisection, and never above the capacity. The
+    result is None if for most draws no rate above a thousandth of the capacity meets them."""
+    most = capacity(times, load)
+    points: list[RatePoint] = []
+    for seed in range(load.seed, load.seed + seeds):
+        # Later draws are looked for around the first one.
+        around = (0.95 * points[0].rate, 1.05 * points[0].rate) if points else (0.0, most)
+        point = _highest(times, replace(load, seed=seed), objectives, around[0], min(most, around[1]))
+        if point:
+            points.append(point)
+    if len(points) <= seeds // 2:
+        return None
+    points.sort(key=lambda point: point.rate)
+    middle = points[len(points) // 2]
+    return replace(middle, spread=max(points[-1].rate - middle.rate, middle.rate - points[0].rate) / middle.rate)
+
+
+def _highest(times: ServingTimes, load: Workload, objectives: Objectives, low: float, high: float) -> RatePoint | None:
     best: RatePoint | None = None
     while high - low > _RATE_STEP * high:
         point = at_rate(times, load, (low + high) / 2)
         if point.meets(objectives):
             best, low = point, point.rate
+        elif not best and low and point.rate < 1.02 * low:
+            low = 0.0  # the rate lies below the range
         else:
             high = point.rate
         if not best and high < 1e-3 * capacity(times, load):

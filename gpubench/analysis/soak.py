@@ -6,6 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gpubench import stats
 from gpubench.analysis import counters, quantities, trust
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.table import Table
@@ -13,14 +14,28 @@ from gpubench.base import units
 from gpubench.model import Measure, Remark, Result, Run
 
 DIGEST = "soak.digest"  # the note of a case that names the bits of its result
+LOAD = "soak.load"  # the note of a case that loads products and memory: `constant` or `pulse`
+_BESIDE = "beside"  # the series of the bytes per second that memory passes move beside products
 _WRONG, _UNHEALTHY = 3, 6  # exit statuses
 _HEADS = ("case", "device", "passes", "compared", "first", "lowest", "last", "drift")
 _DEVICE_HEADS = ("device", "over the whole soak")
+_COMPARED_HEADS = (
+    "device",
+    "mean power",
+    "memory compared",
+    "lowest against the others",
+    "lowest against its first pass",
+)
 _FINDING_HEADS = ("finding",)
 _UNPROVEN_HEADS = ("case", "reason")
 _NOTE = (
     "Each pass is a replicate in a process of its own. Compared: samples whose every bit was right. First, lowest and "
     "last are the medians of passes, and the drift is that of the last from the first"
+)
+_COMPARED_NOTE = (
+    "Mean power: of the board during each load. Memory compared: bytes that were read and compared in an hour of the "
+    "soak. Against the others: the median rate of a case over the rate of the other devices of the model; against its "
+    "first pass: the lowest rate of a later pass"
 )
 _ERRORS = "errors"  # the unit of all counters of errors
 _GAUGES = {  # the gauges of a device that the ledger shows, with the unit of a reading
@@ -91,6 +106,7 @@ class SoakLedger:
     seconds: float
     cases: tuple[SoakedCase, ...]
     devices: tuple[SoakedDevice, ...]
+    compared_devices: tuple[tuple[str, ...], ...]
     wrong: tuple[str, ...]
     unproven: tuple[tuple[str, str], ...]
     sick: tuple[str, ...]
@@ -132,9 +148,10 @@ def ledger_of(run: Run) -> SoakLedger:
         whole[1] - whole[0],
         tuple(cases),
         tuple(_soaked_devices(run, results, whole)),
+        tuple(_compared_devices(run, cases, results)),
         (*_failures(results), *_deviating_digests(run, results)),
         tuple(_unproven_cases(grouped.values())),
-        tuple(dict.fromkeys(f"{remark.device}: {remark.words}" for remark in run.remarks if _is_sick(remark))),
+        tuple(dict.fromkeys(_sick_text(remark, results) for remark in run.remarks if _is_sick(remark))),
     )
 
 
@@ -157,6 +174,7 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
     findings = tuple((finding,) for finding in (*ledger.sick, *ledger.wrong))
     tables = [
         Table(f"Soak: {ledger.verdict}", _HEADS, rows, _HEADS[:3], _NOTE),
+        Table("Soak: devices compared", _COMPARED_HEADS, ledger.compared_devices, _COMPARED_HEADS[:1], _COMPARED_NOTE),
         Table("Soak: devices", _DEVICE_HEADS, devices, _DEVICE_HEADS),
         Table("Soak: findings", _FINDING_HEADS, findings, _FINDING_HEADS),
         Table("Soak: not compared", _UNPROVEN_HEADS, ledger.unproven, _UNPROVEN_HEADS),
@@ -166,6 +184,11 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
 
 def _is_sick(remark: Remark) -> bool:
     return (remark.source, remark.state) == (trust.HEALTH_SOURCE, "event")
+
+
+def _sick_text(remark: Remark, results: Sequence[Result]) -> str:
+    passes = _passes_of([remark.at], results)
+    return f"{remark.device}: {remark.words}{f' (pass {passes[0]})' if passes else ''}"
 
 
 def _case(results: Sequence[Result]) -> SoakedCase:
@@ -222,6 +245,46 @@ def _soaked_devices(run: Run, results: Sequence[Result], span: counters.Span) ->
         throttled = [f"{reason.name} {units.percent(reason.share)} of the time" for reason in window.throttling()]
         errors = _errors(table, device, [result for result in results if device in result.devices])
         yield SoakedDevice(device, tuple(_gauges(table, device, span)), tuple(throttled), tuple(errors))
+
+
+def _compared_devices(run: Run, cases: Sequence[SoakedCase], results: Sequence[Result]) -> Iterable[tuple[str, ...]]:
+    """Yield a row for each GPU: its power in each load, its memory tests, and its rates against others and itself."""
+    table = counters.CounterTable.of_run(run)
+    models = {device.id: device.name for device in run.manifest.facts.devices if device.backend != "host"}
+    alone = [case for case in cases if len(case.devices) == 1 and case.medians and case.devices[0] in models]
+    for device in dict.fromkeys(case.devices[0] for case in alone):
+        own = [result for result in results if result.devices == (device,) and result.status == "ok"]
+        spans: dict[str, list[counters.Span]] = {}
+        for result in own:
+            if load := dict(result.notes).get(LOAD):
+                spans.setdefault(load, []).append(result.window)
+        powers = {load: counters.Window(table, device, of).mean(Measure.BOARD_POWER) for load, of in spans.items()}
+        texts = [f"{load} {units.quantity(power.value, 'W')}" for load, power in powers.items() if power]
+        same = [case for case in alone if models[case.devices[0]] == models[device]]
+        against = [(_against_others(case, same), case.case_id) for case in alone if case.devices == (device,)]
+        itself = [
+            (min(case.medians) / case.medians[0] - 1, case.case_id) for case in alone if case.devices == (device,)
+        ]
+        lowest = [min(pairs) for pairs in (against, itself)]
+        shares = [f"{share:+.1%} in {case_id}" if share < 0 else "" for share, case_id in lowest]
+        yield device, ", ".join(texts), _tested_text(own), *shares
+
+
+def _against_others(case: SoakedCase, same: Sequence[SoakedCase]) -> float:
+    """Return by which fraction a case is faster than on the median of the other devices; 0 without others."""
+    others = [stats.median(other.medians) for other in same if other.case_id == case.case_id and other is not case]
+    return stats.median(case.medians) / stats.median(others) - 1 if others else 0.0
+
+
+def _tested_text(results: Sequence[Result]) -> str:
+    """Return the bytes of memory that were read and compared in an hour: half of what passes over memory move."""
+    seconds = sum(end - begin for begin, end in (result.window for result in results))
+    moved = 0.0
+    for result in results:
+        series = quantities.series_labelled(result, _BESIDE) or quantities.headline(result)
+        if series and (series.name == _BESIDE or series.quantity == "moved"):
+            moved += quantities.judged_median(series) * (result.window[1] - result.window[0])
+    return f"{units.quantity(moved / 2 / seconds * 3600, 'B')} an hour" if seconds and moved else ""
 
 
 def _gauges(table: counters.CounterTable, device: str, span: counters.Span) -> Iterable[str]:

@@ -294,12 +294,12 @@ def case_counters(summary: Summary, result: Result) -> CaseCounters:
     if series is None or result.status != "ok":
         return CaseCounters(None, None)
     device = summary.device(result.devices[0])
-    load = _load(summary, result, series)
+    load = window_load(summary, result, series)
     window = counters.Window(summary.counters, device.id, [result.window], device)
     return CaseCounters(window.bound(load), window.traffic(load), window.throttling())
 
 
-def _load(summary: Summary, result: Result, series: Series) -> counters.WindowLoad:
+def window_load(summary: Summary, result: Result, series: Series) -> counters.WindowLoad:
     """Return the facts about a case that are not from counters, from `series`, the main series of the result."""
     alone = not shared_window_reason(result, series)
     shares = summary.figure(result, series).shares

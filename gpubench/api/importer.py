@@ -40,6 +40,7 @@ from gpubench.authoring.outputs import (
     Quantities,
     Reader,
     Row,
+    StreamReader,
     clean,
     has,
     has_line,
@@ -60,9 +61,12 @@ from gpubench.authoring.outputs import (
     whole_number,
 )
 from gpubench.base.errors import BadOutput
+from gpubench.base.json_stream import NotAList, objects_of
+from gpubench.explaining.traced import TracedOperators
 from gpubench.knowledge.language_models import LANGUAGE_MODELS, Model, model_named, model_of_size
+from gpubench.knowledge.operators import Operator
 from gpubench.model import Case, Device, Params, Result, Series, View, Work
-from gpubench.plugins.importer import Imported, Importer
+from gpubench.plugins.importer import Imported, Importer, StreamImporter
 
 __all__ = [
     "LANGUAGE_MODELS",
@@ -73,6 +77,8 @@ __all__ = [
     "Imported",
     "Importer",
     "Model",
+    "NotAList",
+    "Operator",
     "Output",
     "Params",
     "Quantities",
@@ -80,6 +86,9 @@ __all__ = [
     "Result",
     "Row",
     "Series",
+    "StreamImporter",
+    "StreamReader",
+    "TracedOperators",
     "View",
     "Work",
     "clean",
@@ -94,6 +103,7 @@ __all__ = [
     "model_of_size",
     "number",
     "number_or_text",
+    "objects_of",
     "place",
     "quantities",
     "quantity",

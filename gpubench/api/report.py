@@ -29,6 +29,8 @@ from gpubench.analysis.views.transfers import TransferFit, Transfers
 from gpubench.base import installation, units
 from gpubench.base.clean import code, escape, tidy
 from gpubench.base.errors import Unavailable
+from gpubench.explaining.ladder import Ladder
+from gpubench.explaining.rungs import key_ladders
 from gpubench.judging import comparison, fleet_text
 from gpubench.judging.comparison import Comparison
 from gpubench.judging.finding_text import finding_cells
@@ -47,6 +49,7 @@ __all__ = [
     "Finding",
     "FleetJudgement",
     "KeyValue",
+    "Ladder",
     "ListedCase",
     "ListedSuite",
     "Measure",
@@ -88,6 +91,7 @@ __all__ = [
     "headline",
     "installation",
     "judged_values",
+    "key_ladders",
     "labeller",
     "listing",
     "overview",

@@ -47,6 +47,15 @@ class Reader:
     read: Callable[[str], Imported]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamReader:
+    """Like `Reader`, for an output of any size: `read_chunks` takes it in pieces, the first with at least its head."""
+
+    summary: str
+    accepts: Callable[[str], bool]
+    read_chunks: Callable[[Iterable[str]], Imported]
+
+
 def has(*patterns: str) -> Callable[[str], bool]:
     """Return a function that tells whether a text contains every pattern; `^` and `$` match at lines."""
     return lambda text: all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)

@@ -12,12 +12,14 @@ from gpubench.cli import (
     bisect,
     compare,
     doctor,
+    explain,
     fleet,
     gate,
     history,
     import_,
     list_,
     monitor,
+    preflight,
     profile,
     report,
     run,
@@ -36,6 +38,7 @@ app.command("run", rich_help_panel=_MEASURE)(run.run)
 app.command("list", rich_help_panel=_MEASURE)(list_.list_)
 app.command("plan", rich_help_panel=_MEASURE)(list_.plan)
 app.command("soak", rich_help_panel=_MEASURE)(run.soak)
+app.command("preflight", rich_help_panel=_JUDGE)(preflight.preflight)
 app.command("profile", cls=profile.Command, context_settings=profile.CONTEXT, rich_help_panel=_MEASURE)(profile.profile)
 app.command("monitor", rich_help_panel=_MEASURE)(monitor.monitor)
 app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)
@@ -44,6 +47,8 @@ app.command("ab", rich_help_panel=_JUDGE)(gate.ab)
 app.command("gate", rich_help_panel=_JUDGE)(gate.gate)
 app.command("bisect", rich_help_panel=_JUDGE)(bisect.bisect)
 app.command("show", rich_help_panel=_SHARE)(report.show)
+app.command("explain", rich_help_panel=_SHARE)(explain.explain)
+app.command("contribute", rich_help_panel=_SHARE)(explain.contribute)
 app.command("report", rich_help_panel=_SHARE)(report.report)
 app.command("site", rich_help_panel=_SHARE)(report.site)
 app.command("redact", rich_help_panel=_SHARE)(report.redact)

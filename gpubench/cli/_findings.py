@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +16,8 @@ from gpubench.cli._late import late
 from gpubench.cli._layout import NamedRow, named_rows
 
 with late():
+    from gpubench.analysis import summary
+    from gpubench.explaining import attribution as attributions
     from gpubench.judging import answer as answers
     from gpubench.judging import finding_text, judge
 
@@ -21,6 +25,8 @@ Part = Table | Text
 _STYLES = {"slower": "bold red", "invalid": "yellow", "not comparable": "yellow", "faster": "cyan", "same": "green"}
 _ENDS = {1: "red", 3: "red", 4: "yellow"}  # the colour of the answer by exit status
 _MOST_ROWS = 60  # the most rows; further ones are only counted
+_MOST_SPLIT = 10  # the most changes that are split into rungs
+_MOST_BYTES = 2**25  # of a run file that is read whole for it
 _WIDE = ("processes", "q")  # q is the false discovery rate
 
 
@@ -43,7 +49,27 @@ def finding_parts(findings: Sequence[judge.Finding], sides: Sequence[str], every
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
     note = f"not listed: {finding_text.plural(rest, 'more case')}, none worse; --all lists them"
-    return [*_table(printed, sides, wide), *([_print.plain(note, "dim")] if rest else [])]
+    split = [
+        _print.plain(f"{finding_text.signed(finding.observed_change)}: {parts}; {finding.case.id}", "dim")
+        for finding in printed
+        if (parts := finding_text.attribution(finding))
+    ]
+    return [*_table(printed, sides, wide), *split[:_MOST_SPLIT], *([_print.plain(note, "dim")] if rest else [])]
+
+
+def split(findings: Sequence[judge.Finding], before: Path, after: Path) -> tuple[judge.Finding, ...]:
+    """Return the findings, the largest changes split into the rungs of their cases in the run files of both sides.
+
+    Large files and pipes are not read again: their findings keep the rung of the clock."""
+    from gpubench.model.store import read_run
+
+    changed = [finding for finding in findings if judge.is_attributed(finding)][:_MOST_SPLIT]
+    paths = before, after
+    if not changed or not all(path.is_file() and path.stat().st_size <= _MOST_BYTES for path in paths):
+        return tuple(findings)
+    attribution = attributions.Attribution(*(summary.Summary(read_run(path)) for path in paths))
+    parts = {finding.key: attribution.parts(finding.key) for finding in changed}
+    return tuple(replace(finding, parts=parts.get(finding.key) or finding.parts) for finding in findings)
 
 
 def verdict_parts(

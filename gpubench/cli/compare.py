@@ -81,6 +81,7 @@ def compare(
         comparison = side_by_side(runs, _run_names(runs), lambda named: _judged(named, fraction), no_redact)
     else:
         comparison = _comparison(readings.read_all(runs), _run_names(runs), fraction, no_redact)
+        comparison = _split(comparison, runs)
     if form:
         written = rendering.report(form).compare(comparison)
         sharing.write(out, written, is_told=True) if out else sys.stdout.write(written)
@@ -141,6 +142,15 @@ def _comparison(
         for reading, manifest, name in zip(run_readings, shared, names, strict=True)
     ]
     return sharing.shareable(_judged(named, fraction), no_redact, manifests, is_told=False)
+
+
+def _split(comparison: judged.Comparison, paths: Sequence[Path]) -> judged.Comparison:
+    """Return the comparison with the largest changes split into the rungs of the cases in the whole runs."""
+    against = []
+    for one, path in zip(comparison.against, paths[1:], strict=True):
+        findings = _findings.split(one.judgement.findings, paths[0], path)
+        against.append(replace(one, judgement=replace(one.judgement, findings=findings)))
+    return replace(comparison, against=tuple(against))
 
 
 def _judged(named: Sequence[evidence.Reading], fraction: float) -> judged.Comparison:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from dataclasses import asdict
@@ -42,6 +43,8 @@ def write(target: Path, device: list[str] | None) -> None:
     from gpubench.model import store
 
     sharing.check_target(target, force=False)
+    if not os.access(target.absolute().parent, os.W_OK):  # now, not after a minute of measuring
+        raise UsageError(f"cannot write {target}: its folder is missing or read-only; choose another place")
     run = sharing.shareable(_measure_smoke(device))
     entries = {
         "README": _README.encode(),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 
 from gpubench.base import units
 from gpubench.base.errors import CannotJudge, UsageError
-from gpubench.cli import _machine, _print, _verdicts
+from gpubench.cli import _findings, _machine, _print, _verdicts
 from gpubench.cli import _options as options
 from gpubench.cli import _sharing as sharing
 from gpubench.cli._late import late
@@ -179,9 +180,18 @@ def _judge_files(request: gating.GateRequest, baseline: list[str] | None, paths:
     if saved.needs_cases(names):
         candidate = gating.read_evidence(paths)
         files = baselines.find_files(names, baselines.measured_cases(candidate), paths)
-        return gating.judge_files(request, gating.read_evidence(files), candidate, paths)
-    before, after = gating.read_evidence_groups(baselines.find_files(names, [], paths), paths)
-    return gating.judge_files(request, before, after, paths)
+        return _split(gating.judge_files(request, gating.read_evidence(files), candidate, paths), files)
+    files = baselines.find_files(names, [], paths)
+    before, after = gating.read_evidence_groups(files, paths)
+    return _split(gating.judge_files(request, before, after, paths), files)
+
+
+def _split(judged: gating.GateResult, files: Sequence[Path]) -> gating.GateResult:
+    """Return the result with the largest changes split into rungs, by the last run file of each side."""
+    if not files or not judged.files:
+        return judged
+    findings = _findings.split(judged.judgement.findings, files[-1], judged.files[-1])
+    return replace(judged, judgement=replace(judged.judgement, findings=findings))
 
 
 def _measure_and_judge(

@@ -10,12 +10,13 @@ import typer
 
 from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
-from gpubench.cli import _print
+from gpubench.cli import _print, explain
 from gpubench.cli import _sharing as sharing
 from gpubench.cli._late import late
 
 with late():
     from gpubench import plugins
+    from gpubench.analysis import summary as summaries
     from gpubench.tools import foreign
 
 Files = Annotated[
@@ -71,6 +72,9 @@ def import_(
     path = options.run_file(out, "-import")
     sharing.write(path, encode_run(run, packed=path.suffix == ".gz"))
     _print_sources(sources, path)
+    if parts := explain.operator_parts(summaries.Summary(run)):
+        _print.out().print(*parts, sep="\n")
+        _print.say(f"for the roofs that this machine reaches: gpubench explain {path} --roofs RUN")
 
 
 def _print_sources(sources: list[foreign.ImportedFile], path: Path) -> None:

@@ -37,6 +37,14 @@ def monitor(
         str | None,
         typer.Option(metavar="[ADDRESS:]PORT", help="Serve the counters at /metrics; only locally without an ADDRESS."),
     ] = None,
+    stuck: Annotated[
+        bool,
+        typer.Option(
+            "--stuck",
+            help="Print nothing until a GPU looks hung: busy without a pause, near idle power, and without memory "
+            "traffic, for 30 s. Then name it and end with exit status 6.",
+        ),
+    ] = False,
     host_name: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="With --listen: answer to this name too, as a DNS alias. Can be repeated."),
@@ -50,23 +58,24 @@ def monitor(
     devices = plan.sampled_devices(inventory.facts(), device or [])
     sampling = sampler.SamplingProcess(devices, time.monotonic())
     latest = live.Latest(sampling.counters, devices)
-    with contextlib.suppress(KeyboardInterrupt, ReaderLeft):
-        try:
-            _take_samples(sampling, latest, 1.2)  # until each counter has been read twice
-            if place:
-                with endpoint.serve_page(place, partial(live.prometheus, latest), host_name or []) as url:
-                    _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
-                    while True:
-                        _take_samples(sampling, latest, 0.5)
-            elif prometheus:
-                latest.add(sampling.stop())
-                typer.echo(live.prometheus(latest), nl=False)
-            else:
-                _watch(sampling, latest, interval, count)
-        finally:
-            sampling.kill()
-            with contextlib.suppress(ReaderLeft):
-                sys.stdout.flush()
+    try:
+        _take_samples(sampling, latest, 1.2)  # until each counter has been read twice
+        if place:
+            with endpoint.serve_page(place, partial(live.prometheus, latest), host_name or []) as url:
+                _print.say(f"serving {url} (process {os.getpid()}); Ctrl-C ends it")
+                while True:
+                    _take_samples(sampling, latest, 0.5)
+        elif stuck:
+            _watch_stuck(sampling, latest, interval, count)
+        elif prometheus:
+            latest.add(sampling.stop())
+            typer.echo(live.prometheus(latest), nl=False)
+        else:
+            _watch(sampling, latest, interval, count)
+    finally:
+        sampling.kill()
+        with contextlib.suppress(ReaderLeft):
+            sys.stdout.flush()
 
 
 def _address_and_port(listen: str) -> tuple[str, int]:
@@ -86,6 +95,16 @@ def _take_samples(sampling: sampler.SamplingProcess, latest: live.Latest, second
         if (left_s := deadline - time.monotonic()) <= 0:
             return
         time.sleep(min(0.1, left_s))
+
+
+def _watch_stuck(sampling: sampler.SamplingProcess, latest: live.Latest, interval: float, count: int) -> None:
+    """Look at the devices every `interval` seconds; raise typer.Exit with the status 6 as soon as one looks hung."""
+    watch = live.StuckWatch(latest)
+    for _ in range(count) if count else itertools.count():
+        if lines := watch.look(time.monotonic()):
+            typer.echo("\n".join(lines))
+            raise typer.Exit(DeviceError.exit_status)
+        _take_samples(sampling, latest, interval)
 
 
 def _watch(sampling: sampler.SamplingProcess, latest: live.Latest, interval: float, count: int) -> None:

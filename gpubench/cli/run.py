@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gpubench.base.errors import Interrupted, UsageError
+from gpubench.base.errors import DeviceError, Interrupted, UsageError
 from gpubench.cli import _machine, _print, _sharing, _summary
 from gpubench.cli import _options as options
 from gpubench.cli._late import late
@@ -151,7 +151,7 @@ def soak(
     seed: options.Seed = 0,
     exclusive: Exclusive = False,
 ) -> None:
-    """Repeat products, memory patterns and copies on fixed inputs and compare every bit of every result.
+    """Repeat products, memory patterns and copies on all GPUs at once, and compare every bit of every result.
 
     The exit status is 3 if a result was wrong, and 6 if a device is unhealthy: errors of its memory, hardware errors
     that its driver reports. The run file is an ordinary one, with one replicate per pass."""
@@ -162,7 +162,7 @@ def soak(
     seconds = soaking.seconds_of(time)
     facts = inventory.facts()
     tier = options.TierName(soaking.tier_of(seconds))
-    settings = options.settings(facts, [soaking.SUITE], device, False, tier, None, None, 1, seed)
+    settings = options.settings(facts, [soaking.SUITE], device or ["all"], False, tier, None, None, 1, seed)
     planned = soaking.make_plan(facts, settings, seconds)
     if not device and (reason := plan.why_host(facts, settings)):
         _print.warn(reason)
@@ -171,7 +171,7 @@ def soak(
         with _machine.run_display() as watch:
             bounded = soaking.limit_remaining_time(planned.most_s, watch)
             measured = session.measure(planned, path, sys.argv, bounded, resume, tell=_print.warn, exclusive=exclusive)
-    except Interrupted:
+    except (DeviceError, Interrupted):
         if path.exists() and not json:
             _print_ledger(ledgers.ledger_of(read_run(path)))
         raise

@@ -85,7 +85,11 @@ def probe(
 def _find_program(program: str, root: Path, path: str) -> str:
     """Return the first path of `program` in the folders of `path`, a PATH variable; empty if none has it."""
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
-    return next((f"{folder}/{program}" for folder in folders if (root / folder.lstrip("/") / program).is_file()), "")
+    return next((f"{folder}/{program}" for folder in folders if _is_readable(root / folder.lstrip("/") / program)), "")
+
+
+def _is_readable(path: Path) -> bool:
+    return os.access(path, os.R_OK)  # False in a folder of another user too, where Path.exists raises
 
 
 def _read_text(path: Path) -> str:
@@ -112,8 +116,7 @@ def _read_install(root: Path, path: Path) -> Install:
     libraries = _libraries(path)
     version = re.match(r"[\d.]+", _read_text(path / ".info/version")) or re.search(r"[\d.]*\d$", path.resolve().name)
     missing_libraries = tuple(name for name in NEEDED if name not in libraries)
-    thrust = (path / "include/thrust/version.h").exists()
-    hipcc = (path / "bin/hipcc").exists()
+    thrust, hipcc = (_is_readable(path / inner) for inner in ("include/thrust/version.h", "bin/hipcc"))
     return Install(f"/{path.relative_to(root)}", version[0] if version else "", missing_libraries, thrust, hipcc)
 
 

@@ -13,6 +13,7 @@ from gpubench.model.verdict import Reason
 
 HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # the heads of every table
 MISSING = "–"
+_LEAST_PART = 0.002  # a smaller change of a rung is not named
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
 _REASONS: dict[str, Reason] = {  # by the cause of a finding; every other cause leaves too little to decide
     "method": "other method",
@@ -89,12 +90,22 @@ def sentence(finding: Finding) -> str:
         return finding.reason
     threshold = _widened_threshold(finding) or f"threshold {percent(math.expm1(finding.threshold))}"
     effect = f"{signed(finding.change)} ({interval(finding)}), {threshold}"
-    return "; ".join(filter(None, (effect, _reason(finding))))
+    return "; ".join(filter(None, (effect, attribution(finding), _reason(finding))))
 
 
 def explanation(finding: Finding) -> str:
     """Return why the threshold is wider than the user's, and the reason of the finding; empty if it has neither."""
-    return "; ".join(filter(None, (_widened_threshold(finding), _reason(finding))))
+    return "; ".join(filter(None, (attribution(finding), _widened_threshold(finding), _reason(finding))))
+
+
+def attribution(finding: Finding) -> str:
+    """Return what a change consists of: `clock −3.9 %, rest −0.2 %`; empty if no rung of the case has changed."""
+    sign = 1.0 if finding.better == "more" else -1.0
+    parts = [(rung, sign * change) for rung, change in finding.parts if abs(change) >= _LEAST_PART]
+    if not parts:
+        return ""
+    rest = math.log1p(finding.observed_change) - sum(change for _, change in parts)
+    return ", ".join(f"{rung} {signed(math.expm1(change))}" for rung, change in (*parts, ("rest", rest)))
 
 
 def _widened_threshold(finding: Finding) -> str:

@@ -24,6 +24,7 @@ from gpubench.model import Better, Case, Verdict
 _WORST_FIRST = tuple(Verdict)
 _MOST_Q = 0.05  # the largest share of chance findings among the cases that are called slower or faster
 _ABSURD = math.log1p(0.5)  # a machine whose threshold would be above 50 % cannot judge
+_ATTRIBUTED = 0.01  # a smaller change is not split into its causes
 _STATES = 0.01  # medians and pairs of processes that disagree about the direction by this much show two states
 DECIDED = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
 NOISY = "too-noisy"  # the cause of a case that no useful threshold can decide on this machine
@@ -76,6 +77,7 @@ class Finding:
     user_threshold: float = math.nan
     q: float = math.nan
     required: bool = True
+    parts: tuple[tuple[str, float], ...] = ()  # rungs that changed the figure, as logarithms of the rate
 
     @property
     def key(self) -> Key:
@@ -387,6 +389,11 @@ def _as_undecided(finding: Finding, cause: str, reason: str) -> Finding:
     return replace(finding, verdict=verdict, cause=cause, reason=reason)
 
 
+def is_attributed(finding: Finding) -> bool:
+    """Return whether the change of a finding is large enough to be split into its causes."""
+    return abs(finding.observed_change) >= _ATTRIBUTED
+
+
 def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -> Finding:
     """Return the finding; if something other than the code may explain its change, with that as verdict and reason."""
     if finding.effect is None or finding.cause == NOISY:
@@ -395,6 +402,8 @@ def with_explanation(finding: Finding, grounds: Grounds, old: Side, new: Side) -
     objection = grounds.other_card(old, new, finding.effect) if is_change else None
     if objection is None:
         objection = grounds.explanation(old, new, finding.verdict, finding.threshold, finding.effect)
+    if is_attributed(finding):
+        finding = replace(finding, parts=grounds.by_clock(old, new))
     return (
         replace(finding, verdict=objection.verdict, cause=objection.cause, reason=objection.reason)
         if objection

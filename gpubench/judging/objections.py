@@ -178,6 +178,22 @@ class Grounds:
         fall = -float(change.clock.difference) if change else 0.0
         return fall if change and fall > change.clock.margin else 0.0
 
+    def by_clock(self, old: Side, new: Side) -> tuple[tuple[str, float], ...]:
+        """Return the rung `clock` with the change that follows from the clock alone, a logarithm of the rate.
+
+        The result is empty where the figure is not proportional to a clock that both sides have read."""
+        limit = new.kinds[0].limit if new.kinds else ""
+        if limit == "dram":
+            clocks = [side.clocks(of, Measure.MEMORY_CLOCK) for side, of in ((self.before, old), (self.after, new))]
+        elif limit.startswith(_PER_CLOCK):
+            clocks = [old.watched_clocks, new.watched_clocks]
+        else:
+            return ()
+        read_clocks = [[hertz for hertz in of_side if hertz > 0] for of_side in clocks]
+        if not all(read_clocks):
+            return ()
+        return (("clock", math.log(stats.median(read_clocks[1]) / stats.median(read_clocks[0]))),)
+
     def _explained_by_clock(self, old: Side, new: Side, verdict: Verdict, threshold: float) -> Objection | None:
         """Return the change of the clock as an objection if it explains the change of the figure; else None."""
         change = self._clock_change(old, new)

@@ -8,7 +8,7 @@ from gpubench.model import KeyFigure
 BUILT_IN_SUITES = frozenset(
     (
         *("bandwidth", "collectives", "compilers", "compression", "gemm", "inference", "ipc", "latency", "p2p"),
-        *("patterns", "soak", "startup", "storage", "tensor", "virtual"),
+        *("patterns", "soak", "startup", "storage", "tensor", "training", "virtual"),
     )
 )
 
@@ -31,7 +31,7 @@ GROUPS = {
     **dict.fromkeys(("bandwidth", "latency"), "memory"),
     **dict.fromkeys(("gemm", "compression"), "compute"),
     **dict.fromkeys(("p2p", "collectives", "ipc"), "links"),
-    "inference": "models",
+    **dict.fromkeys(("inference", "training"), "models"),
 }
 
 # the suite of each key figure, and the figure, in the order of a summary
@@ -70,5 +70,6 @@ OF_SUITES = (
     ("soak", KeyFigure("Memory written and read", "memory")),
     ("soak", KeyFigure("Copy to the device", "copy", (("direction", "h2d"),))),
     ("tensor", KeyFigure("HGEMM of the vendor's best of eight", "hgemm", (("rung", "wgmma"), ("n", 4096)), "of_best")),
+    ("training", KeyFigure("Training step of one layer", "layer", (("recompute", "off"), ("by", "torch")))),
     ("virtual", KeyFigure("Suspend and resume, per GiB", "suspend", (("resident_bytes", 2**34),), "per GiB")),
 )

@@ -56,7 +56,6 @@ class TimedSeries:
     warmup_s: float = 0.0
     batch_s: float = 0.0  # elapsed seconds of a batch with its rest, on average over the warm-up
     uncounted_s: float = math.inf  # the least time by which a batch was longer by the host's clock
-    most_uncounted_s: float = -math.inf
     stop: str = ""
     checks: int = 0  # calls of this series whose answers were checked
 
@@ -139,8 +138,6 @@ _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the d
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
 _GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
 _LEAST_GROWTH, _MOST_GROWTH = 1.5, 3.0  # however much they differ; a call that leaves out work grows by more
-_LEAST_TIMES = 10  # by a clock that runs, this many calls never take exactly the same time
-_CONSTANT = 1e-3  # unless by the engine's clock too they differ by no more than this share of it
 _LEAST_QUARTER, _LEAST_BATCH_S = 2, 5e-5  # calls and seconds beside which the cost of a batch itself is small
 _MOST_OF_QUARTER = 0.75  # the share of a batch's time that shows that a quarter of its calls do the work of all
 _SINGLE_CALLS, _SINGLE_S = 32, 0.01  # the most calls and seconds in which idle calls are looked for one by one
@@ -303,11 +300,7 @@ class Engine:
         return timed
 
     def _check_clock(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if a call's own clock stands, or if batches take longer than the device says."""
-        is_constant = timed.stage.clock == "self" and len(timed.values) >= _LEAST_TIMES and len({*timed.values}) == 1
-        if self._agree(is_constant and timed.most_uncounted_s - timed.uncounted_s > _CONSTANT * timed.values[0]):
-            message = f"{len(timed.values)} times in a row exactly {units.quantity(timed.values[0], 's')}"
-            raise Untrustworthy("device-clock", f"{timed.label}: {message}: the clock of the call does not run")
+        """Raise Untrustworthy if batches take longer than the device says."""
         stage, batch_s = timed.stage, timed.calls * min(timed.values, default=math.inf)
         is_counted = stage.clock == "device" and timed.mode in ("hot", "rotated") and stage.lead is nothing
         if self._agree(is_counted and timed.uncounted_s > max(_BEYOND * batch_s, _UNCOUNTED_S)):
@@ -497,7 +490,6 @@ class Engine:
         elapsed_s, queued_s = self._device.now() - start, timing.host if self._device.traits.is_gpu else 0.0
         uncounted_s = elapsed_s - timed.calls * (sum(timing.device) + queued_s)
         timed.uncounted_s = min(timed.uncounted_s, uncounted_s)
-        timed.most_uncounted_s = max(timed.most_uncounted_s, uncounted_s)
         return [timing]
 
     def _discard(self, reason: str) -> None:

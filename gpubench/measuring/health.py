@@ -108,6 +108,7 @@ RULES: Mapping[HealthSign, HealthRule] = {
     HealthSign.PAGES_RETIRED: HealthRule(
         "memory pages retired after uncorrected errors", "warning", "sick", _HISTORY, f"{_PAGES}; {_RAS}"
     ),
+    HealthSign.INFOROM: HealthRule("corrupted InfoROM", "sick", "sick", _REPLACE, _NVML, 1),
     HealthSign.HARDWARE_EVENTS: HealthRule("driver errors that point to the hardware", "warning", "sick", _LOG, _XIDS),
     HealthSign.PROGRAM_EVENTS: HealthRule("driver errors that programs cause", "ok", "warning", _LOG, _XIDS),
     HealthSign.HARDWARE_SLOWDOWN: HealthRule("hardware slowdown", "sick", "ok", _COOLING, _DEBUG, 1),

@@ -44,18 +44,18 @@ _LIBRARIES = (
 )
 
 
-def facts() -> Facts:
-    """Return the inventory of this machine, taken in a child process within at most 120 s.
+def facts(timeout_s: float = _TIMEOUT_S) -> Facts:
+    """Return the inventory of this machine, taken in a child process within `timeout_s` seconds.
 
     Raises DeviceError if the process ends with an error or does not end in time."""
     command = [sys.executable, "-P", "-m", "gpubench.measuring.inventory"]
     try:
         child = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_S, check=False
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise errors.DeviceError(
-            f"the search for devices did not end within {_TIMEOUT_S} s; check the driver (nvidia-smi)"
+            f"the search for devices did not end within {timeout_s:g} s; check the driver (nvidia-smi)"
         ) from error
     if child.returncode:
         tail = child.stderr.strip().splitlines()[-1:] or ["no message"]

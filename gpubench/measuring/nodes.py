@@ -179,7 +179,7 @@ def _accept_nodes(place: Membership, deadline: float) -> dict[int, NodeChannel]:
 def _open_listener(place: Membership) -> socket.socket:
     try:
         family = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((place.host, place.port), family=family, backlog=min(place.size, 1024))
+        return socket.create_server((place.host, place.port), family=family, backlog=1024)
     except OSError as error:
         raise UsageError(f"node 0 cannot listen at {place.host}:{place.port}: {error}") from error
 

@@ -5,7 +5,7 @@ import hashlib
 import math
 import random
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,13 +46,35 @@ class Job:
 class Plan:
     """Everything that a run needs to know before it touches a device.
 
-    After `most_s` seconds no job of a further replicate starts; the first replicate is always complete."""
+    After `most_s` seconds no job of a further replicate starts; the first replicate is always complete. After `ends_s`
+    seconds every job ends. With `is_at_once` the jobs of one case run on all their devices at the same time."""
 
     facts: Facts
     settings: Settings
     suites: tuple[SuiteInfo, ...]
     jobs: tuple[Job, ...]
     most_s: float = math.inf
+    ends_s: float = math.inf
+    is_at_once: bool = False
+
+    def groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Yield the jobs that run at the same time: neighbours of one case and replicate without a common device."""
+        group: list[Job] = []
+        for job in jobs:
+            names = {device.id for other in group for device in other.devices}
+            is_same = bool(group) and (group[0].case, group[0].replicate) == (job.case, job.replicate)
+            if not (self.is_at_once and is_same and job.nodes == 1 and names.isdisjoint(job.key[1])) and group:
+                yield group
+                group = []
+            group.append(job)
+        if group:
+            yield group
+
+    def at_once(self) -> "Plan":
+        """Return this plan with the jobs of each case and replicate as neighbours, so that they run at once."""
+        first = {(job.replicate, job.case.id): place for place, job in reversed(list(enumerate(self.jobs)))}
+        jobs = sorted(self.jobs, key=lambda job: first[job.replicate, job.case.id])
+        return replace(self, jobs=tuple(jobs), is_at_once=True)
 
     def suite(self, case: Case) -> str:
         """Return the name by which `load_suite` finds the suite of a case: its name, or the path of its file."""

@@ -142,6 +142,7 @@ _TICK_S = 0.2
 # The most messages of a rank in one case: ranks that agree on each sample of a long tail send a fifth of these offers,
 # and a rank that sends a sign of life every second for a day sends a third of these phases.
 _MOST_OFFERS, _MOST_PHASES = 10_000_000, 300_000
+_BUDGET_ENDED = "the time of the run ended"
 _LOST_DEVICE = 3  # cases in a row that cannot open their device, after which it counts as lost
 
 
@@ -185,19 +186,24 @@ class Runner(AbstractContextManager["Runner"]):
 
         `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job."""
         forecast = progress.Forecast(self._plan, jobs)
-        for index, job in enumerate(jobs):
+        index = 0
+        for group in self._plan.groups(jobs):
             start = time.monotonic()
-            if job.replicate and start - started_at >= self._plan.most_s:
+            if group[0].replicate and start - started_at >= self._plan.most_s:
                 break
-            watch(progress.ProgressEvent(job, index, jobs, forecast.left_s()))
-            if job.replicate != self._replicate:
+            for place, job in enumerate(group, index):
+                watch(progress.ProgressEvent(job, place, jobs, forecast.left_s()))
+            if group[0].replicate != self._replicate:
                 self._pool.end_all()
-                self._replicate = job.replicate
-            result = self._write(self._measure_job(job, started_at))
+                self._replicate = group[0].replicate
+            results = [self._write(result) for result in self._measure_jobs(group, started_at)]
             self._relay(self._sampler.drain())
-            forecast.add(job, time.monotonic() - start)
-            watch(progress.ProgressEvent(job, index, jobs, forecast.left_s(), result))
-            self._count_failures(result)
+            seconds = (time.monotonic() - start) / len(group)
+            for job, result in zip(group, results, strict=True):
+                forecast.add(job, seconds)
+                watch(progress.ProgressEvent(job, index, jobs, forecast.left_s(), result))
+                self._count_failures(result)
+                index += 1
         self._relay(self._sampler.stop())
         if lost := [device for device in self._failures if self._is_lost(device)]:
             message = f"{', '.join(lost)} can no longer be opened; the results of the other cases are kept"
@@ -228,8 +234,28 @@ class Runner(AbstractContextManager["Runner"]):
     def _is_lost(self, device_id: str) -> bool:
         return self._failures.get(device_id, 0) >= _LOST_DEVICE
 
-    def _measure_job(self, job: Job, started_at: float) -> Result:
-        start = time.monotonic()
+    def _measure_jobs(self, jobs: Sequence[Job], started_at: float) -> list[Result]:
+        """Run jobs at the same time, and return their results in the same order."""
+        start, ends_at = time.monotonic(), started_at + self._plan.ends_s
+        results = {job.key: result for job in jobs if (result := self._refusal(job, start >= ends_at))}
+        accepted = [job for job in jobs if job.key not in results]
+        was_shared = [self._is_shared(job) for job in accepted]
+        running = [self._start_ranks(job) for job in accepted]
+        self._serve_ranks(running, ends_at)
+        for job, ranks, shared in zip(accepted, running, was_shared, strict=True):
+            for rank, worker in enumerate(ranks.workers):
+                if ranks.results[rank].needs_new_worker:
+                    self._pool.end_worker(worker)
+            result = merged(job, ranks.all_results, started_at, time.monotonic() - start)
+            if shared or self._is_shared(job):
+                result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
+            results[job.key] = result
+        return [results[job.key] for job in jobs]
+
+    def _refusal(self, job: Job, is_over: bool) -> Result | None:
+        """Return the result of a job that cannot run, with the reason, or None; `is_over` says that the time is."""
+        if is_over:
+            return Result(job.case, job.key[1], "skipped", job.replicate, "budget", _BUDGET_ENDED)
         if reason := missing_devices(job):
             return Result(job.case, job.key[1], "skipped", job.replicate, "devices", reason)
         size = self._group.size if self._group else 1
@@ -239,17 +265,13 @@ class Runner(AbstractContextManager["Runner"]):
         lost = [device for device in job.key[1] if self._is_lost(device)]
         if lost and job.nodes == 1:  # a case on several nodes runs nevertheless: its ranks must report the failure
             return Result(job.case, job.key[1], "failed", job.replicate, "device", f"{', '.join(lost)} is lost")
-        was_shared = self._is_shared(job)
-        result = merged(job, self._run_ranks(job), started_at, time.monotonic() - start)
-        if was_shared or self._is_shared(job):
-            result = replace(result, labels=tuple(sorted({*result.labels, SHARED_LABEL})))
-        return result
+        return None
 
     def _is_shared(self, job: Job) -> bool:
         return self._claims is not None and bool(self._claims.others(job.key[1]))
 
-    def _run_ranks(self, job: Job) -> list[RankResult]:
-        """Send the case to one worker per rank, serve them until all have ended, and return all ranks' results."""
+    def _start_ranks(self, job: Job) -> JobRanks:
+        """Send the case to one worker per rank, and return the ranks."""
         local_ranks = job.case.ranks // job.nodes
         devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
@@ -264,32 +286,32 @@ class Runner(AbstractContextManager["Runner"]):
             )
             ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order, worker)
-        self._serve_ranks(ranks)
-        for rank, worker in enumerate(ranks.workers):
-            if ranks.results[rank].needs_new_worker:
-                self._pool.end_worker(worker)
-        return ranks.all_results
+        return ranks
 
-    def _serve_ranks(self, ranks: JobRanks) -> None:
+    def _serve_ranks(self, jobs: Sequence[JobRanks], ends_at: float) -> None:
         """Read the messages of ranks, sampler and other nodes until every rank has a result; end ranks that hang."""
         deadline = time.monotonic() + self._deadline_s
-        while not ranks.are_over:
-            waiting: list[Any] = [ranks.workers[rank].channel for rank in ranks.running]
-            waiting += [ranks.workers[rank].output for rank in ranks.running if ranks.workers[rank].output >= 0]
+        while active := [ranks for ranks in jobs if not ranks.are_over]:
+            workers = [(ranks, ranks.workers[rank]) for ranks in active for rank in ranks.running]
+            sources: list[tuple[Any, JobRanks]] = [(worker.channel, ranks) for ranks, worker in workers]
+            sources += [(worker.output, ranks) for ranks, worker in workers if worker.output >= 0]
+            waiting: list[Any] = [source for source, _ in sources]
             waiting += [self._sampler.channel] if self._sampler.channel else []
             node_descriptors = self._group.descriptors if self._group else []
+            ready: Any
             for ready in wait([*waiting, *node_descriptors], _TICK_S):
-                if ready not in node_descriptors:
-                    self._read_ready(ranks, ready)
+                if ready is self._sampler.channel:
+                    self._relay(self._sampler.drain())
+                elif ready not in node_descriptors:
+                    self._read_ready(next(ranks for source, ranks in sources if source is ready), ready)
             if self._group:
                 self._group.listen()
-            self._end_hung(ranks, deadline)
+            for ranks in active:
+                self._end_hung(ranks, deadline, ends_at)
 
     def _read_ready(self, ranks: JobRanks, ready: object) -> None:
-        """Read what arrived at `ready`: the sampler's channel, a worker's channel, or a descriptor of worker output."""
-        if ready is self._sampler.channel:
-            self._relay(self._sampler.drain())
-        elif isinstance(ready, int):
+        """Read what arrived at `ready`: a worker's channel, or a descriptor of worker output."""
+        if isinstance(ready, int):
             for worker in ranks.workers:
                 if worker.output == ready:
                     worker.drain()
@@ -377,11 +399,15 @@ class Runner(AbstractContextManager["Runner"]):
         )
         self._answer_offers(ranks)
 
-    def _end_hung(self, ranks: JobRanks, deadline: float) -> None:
+    def _end_hung(self, ranks: JobRanks, deadline: float, ends_at: float) -> None:
         """End each rank whose phase takes too long, and record each one whose worker has ended without a message."""
         now = time.monotonic()
         for rank in ranks.running:
             worker, phase = ranks.workers[rank], ranks.phases[rank]
+            if now > ends_at:
+                worker.kill()
+                ranks.results[rank] = RankResult("invalid", "budget", f"{_BUDGET_ENDED} while {phase.name}")
+                continue
             if now > deadline:
                 phase = Phase(phase.name, self._deadline_s, "the limit of a case")
             elif worker.process.poll() is not None and not worker.channel.is_waiting():

@@ -21,7 +21,7 @@ from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Task
 from gpubench.base.errors import DeviceError, PeerDied, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.devices import interposed
-from gpubench.measuring import answers, boundary, clocks, keeper, plain, plan, stopping
+from gpubench.measuring import answers, boundary, keeper, plain, plan, stopping, surroundings
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
 from gpubench.measuring.time_limits import TimeLimits
@@ -71,14 +71,16 @@ class RankResult(Strict):
     notes: tuple[tuple[str, str], ...] = ()
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
-    has_leftovers: bool = False  # processes that the case left behind
+    is_changed: bool = False  # the case left processes behind, or changed the state of its process
 
     @property
     def needs_new_worker(self) -> bool:
-        """Return whether the next case needs a fresh worker: an unforeseen failure, or processes left behind.
+        """Return whether the next case needs a fresh worker: an unforeseen failure, a change, or times without sense.
 
         Processes that a case left behind end with its worker."""
-        return self.has_leftovers or (self.status == "failed" and self.cause not in ("wrong-answer", "suite"))
+        is_known = self.status != "failed" or self.cause in ("wrong-answer", "suite")
+        has_odd_times = self.cause == "discarded" or "clock" in dict(self.discarded)
+        return self.is_changed or has_odd_times or not is_known
 
 
 MOST_OFFERED_BYTES = LIMIT_BYTES - 2**10
@@ -153,6 +155,7 @@ class Worker:
         self._helpers: set[int] = set()  # ids of processes that the device or a watch keeps between cases
         self._open: OpenDevice | None = None
         self._watches: list[Watch] = []
+        self._state: tuple[Any, ...] = ()  # of this process, before a case builds its task
 
     def serve(self) -> None:
         """Measure the cases that the runner orders and send each result, until the runner closes the channel."""
@@ -161,15 +164,14 @@ class Worker:
                 order: CaseOrder = self._channel.recv()
             except EOFError:
                 return
+            self._state = ()
             part = self.measure_case(order)
-            clocks.restore()
             gc.collect()  # reference cycles may hold a task's arrays: free the device's memory now
             gc.freeze()  # the remaining objects stay: the next collection then visits the next case's objects only
             if self._open is not None and not part.needs_new_worker:
                 self._open.release()
-            self._channel.send_encoded(
-                _encoded_result(replace(part, has_leftovers=keeper.has_descendants(self._helpers)))
-            )
+            is_changed = self._state not in ((), surroundings.state()) or keeper.has_descendants(self._helpers)
+            self._channel.send_encoded(_encoded_result(replace(part, is_changed=is_changed)))
 
     def measure_case(self, order: CaseOrder) -> RankResult:
         """Return this rank's part of the result of a case; every error of the case becomes an outcome with a cause."""
@@ -214,6 +216,7 @@ class Worker:
             ranks.exchange,
             order.node_host,
         )
+        self._state = surroundings.state()
         try:
             return self._measure_built(suite.build(bench), bench, order, ranks)
         finally:
@@ -288,9 +291,7 @@ def _encoded_result(part: RankResult) -> bytes:
     except (TypeError, ValueError) as error:
         reason = f"the result of the case cannot be kept: {error}"
         return encoded(
-            RankResult(
-                "failed", "suite", boundary.text(reason), informed=part.informed, has_leftovers=part.has_leftovers
-            )
+            RankResult("failed", "suite", boundary.text(reason), informed=part.informed, is_changed=part.is_changed)
         )
 
 

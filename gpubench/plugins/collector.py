@@ -121,6 +121,7 @@ class HealthSign(StrEnum):
     ROWS_REMAPPED = "rows.remapped"  # rows that were replaced after uncorrected errors
     PAGES_PENDING = "pages.pending"  # pages of memory that wait to be retired
     PAGES_RETIRED = "pages.retired"  # pages of memory that were retired after uncorrected errors
+    INFOROM = "inforom"  # 1: the checksum of the configuration that the board stores is wrong
     HARDWARE_EVENTS = "events.hardware"  # errors in the driver's log that the vendor attributes to hardware or driver
     PROGRAM_EVENTS = "events.program"  # errors in the driver's log that the vendor attributes to programs
     HARDWARE_SLOWDOWN = "slowdown.hardware"  # 1: a signal of the board lowers the clocks

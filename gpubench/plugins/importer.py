@@ -1,7 +1,8 @@
 """Define the interface of an importer, which reads the output of another tool."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gpubench.model import Device, Result, SuiteInfo
 
@@ -20,6 +21,7 @@ class Imported:
     left_out: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class Importer(Protocol):
     """A reader of another tool's output: pure functions of its text."""
 
@@ -34,3 +36,18 @@ class Importer(Protocol):
         """Return the content of the output.
 
         Raises errors.BadOutput if the text is damaged or newer than the known versions."""
+
+
+@runtime_checkable
+class StreamImporter(Protocol):
+    """A reader of an output that may be larger than memory: `accepts` gets its first piece alone."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence for `import --tools`."""
+
+    def accepts(self, text: str) -> bool:
+        """Return whether the text is the begin of an output of this tool; never raises."""
+
+    def read_chunks(self, chunks: Iterable[str]) -> Imported:
+        """Return the content of the output, given in pieces; raises errors.BadOutput like `Importer.read`."""

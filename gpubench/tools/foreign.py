@@ -3,11 +3,16 @@
 Facts that the output does not state are missing: such a run has no tier and no counters, and its devices have only the
 properties that the tool printed. Its start is the time at which its oldest file was last written."""
 
+import gzip
+import io
+import itertools
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, cast
 
 from gpubench import __version__, plugins
 from gpubench.base import units
@@ -16,11 +21,12 @@ from gpubench.base.files import open_to_read
 from gpubench.model import SCHEMA, Device, Facts, Manifest, Result, Run, Settings, SuiteInfo
 from gpubench.model.disk import as_file_errors
 from gpubench.model.record import Malformed, decode, encode
-from gpubench.plugins.importer import Imported, Importer
+from gpubench.plugins.importer import Imported, Importer, StreamImporter
 
 # The limits of a file. The largest known output has 600 lines; a log of hundreds of runs fits.
 _MOST_BYTES = 2**25
 _MOST_LINES = 2**19
+_CHUNK = 2**20  # characters of a file that is read in pieces
 _MOST_CHARACTERS = 200  # characters of a case id in a message
 _UNSTATED = "device not stated"
 UNNAMED = "unnamed"  # a case whose output does not say what it measured
@@ -43,6 +49,8 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
 
     Raises FileError if the file cannot be read, no importer recognises it, or it is damaged, and UsageError if
     several importers recognise it or `tool` is unknown."""
+    if stream := _streamed(path, tool):
+        return stream
     text = _read_text(path)
     name = tool.replace("-", "_") if tool else _recognised_tool(path, text)
     importer: Importer = plugins.load("importers", name)
@@ -52,6 +60,30 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
         return ImportedFile(path, name, _check_storable(importer.read(text)), path.stat().st_mtime)
     except BadOutput as error:
         raise FileError(f"{path}: {name}: {error}") from error
+
+
+def _streamed(path: Path, tool: str | None) -> ImportedFile | None:
+    """Read a file in pieces with an importer that does so; None if no such importer accepts its begin."""
+    with as_file_errors(path), os.fdopen(open_to_read(path), "rb") as file:
+        if not file.seekable():
+            return None
+        is_packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        binary = gzip.GzipFile(fileobj=file) if is_packed else file
+        text = io.TextIOWrapper(cast(IO[bytes], binary), encoding="utf-8", errors="replace")
+        try:
+            begin = text.read(_CHUNK)
+            for name in [tool.replace("-", "_")] if tool else plugins.names("importers"):
+                importer = plugins.load("importers", name)
+                if isinstance(importer, StreamImporter) and importer.accepts(begin):
+                    chunks = itertools.chain([begin], iter(lambda: text.read(_CHUNK), ""))
+                    imported = _check_storable(importer.read_chunks(chunks))
+                    return ImportedFile(path, name, imported, path.stat().st_mtime)
+        except BadOutput as error:
+            raise FileError(f"{path}: {name}: {error}") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FileError(f"{path}: the compressed file is damaged: {error}") from error
+    return None
 
 
 def _check_storable(imported: Imported) -> Imported:
@@ -85,7 +117,10 @@ def _read_text(path: Path) -> str:
 def _recognised_tool(path: Path, text: str) -> str:
     """Return the name of the only importer that accepts a text; `path` is the file in the messages."""
     tools = plugins.names("importers")
-    accepting = [name for name in tools if plugins.load("importers", name).accepts(text)]
+    importers = {name: plugins.load("importers", name) for name in tools}
+    accepting = [
+        name for name, importer in importers.items() if isinstance(importer, Importer) and importer.accepts(text)
+    ]
     if not accepting:
         raise FileError(f"{path}: no output of a known tool: {', '.join(tools)}")
     if len(accepting) > 1:

@@ -11,19 +11,22 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE
 from gpubench.base.errors import DeviceError, FileError
 from gpubench.measuring import health
-from gpubench.measuring.examination import Examination, examine
+from gpubench.measuring.examination import PATIENCE_S, Examination, examine
 from gpubench.measuring.health import Health
 from gpubench.measuring.plan import Plan
+from gpubench.measuring.progress import Observer, ProgressEvent
 from gpubench.measuring.recording import Recording
 from gpubench.model import Device, Remark
 from gpubench.model.record import decode
 
 Tell = Callable[[str], None]
+_LEAST_S = 10.0  # between two readings
 _DOCTOR = "`gpubench doctor` says what to do"
 
 
@@ -37,10 +40,12 @@ class RunHealth(AbstractContextManager["RunHealth"]):
 
     Use it as a context, and create it before the sampling process: both processes then start at the same time."""
 
-    def __init__(self, devices: Sequence[Device], tell: Tell = silent) -> None:
-        self._examination = Examination(devices)
+    def __init__(self, devices: Sequence[Device], tell: Tell = silent, patience_s: float = PATIENCE_S) -> None:
+        self._examination = Examination(devices, patience_s)
         self._tell = tell
         self._before: tuple[Health, ...] = ()
+        self._written: set[health.HealthFinding] = set()
+        self._read_at = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         self._examination.__exit__(*error)
@@ -53,9 +58,31 @@ class RunHealth(AbstractContextManager["RunHealth"]):
             self._tell(message)
 
     def end(self, recording: Recording) -> None:
-        """Read the health after the last case and write the errors that appeared during the run into the run file."""
-        after = self._examination.read()
-        _write_remarks(recording, [health.risen(*pair) for pair in zip(self._before, after, strict=True)])
+        """Read the health, and write the errors that appeared during the run and are not yet in the run file."""
+        risen = [health.risen(*pair) for pair in zip(self._before, self._examination.read(), strict=True)]
+        findings = [
+            replace(one, findings=tuple(finding for finding in one.findings if finding not in self._written))
+            for one in risen
+        ]
+        _write_remarks(recording, findings)
+        self._written.update(finding for one in findings for finding in one.findings)
+        self._read_at = time.monotonic()
+
+    def by_pass(self, recording: Recording, watch: Observer) -> Observer:
+        """Return an observer that reads the health at the end of a pass, at most every ten seconds, and calls `watch`.
+
+        A pass is a replicate of the run."""
+        latest = 0
+
+        def observe(event: ProgressEvent) -> None:
+            """Read the health if a replicate begins, and pass the event on."""
+            nonlocal latest
+            if event.job.replicate != latest and time.monotonic() - self._read_at >= _LEAST_S:
+                latest = event.job.replicate
+                self.end(recording)
+            watch(event)
+
+        return observe
 
 
 def _write_remarks(recording: Recording, healths: Sequence[Health]) -> None:

@@ -1,5 +1,6 @@
 """Measure a plan into a run file with the runner, the sampler and the store."""
 
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from gpubench.base.errors import DeviceError, GpubenchError, Interrupted, Termin
 from gpubench.measuring import claims as claiming
 from gpubench.measuring import plan as planning
 from gpubench.measuring.claims import Claims
+from gpubench.measuring.examination import PATIENCE_S
 from gpubench.measuring.nodes import Membership, NodeGroup, join
 from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Observer
@@ -23,6 +25,7 @@ from gpubench.model.store import read_run
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
 from gpubench.tools.history.recording import record_measured_run
 
+_LEAST_PATIENCE_S = 2.0  # for the health of all devices, in a run that has to end in time
 # a shell starts background jobs with SIGINT ignored; a run ends on SIGINT even then
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
@@ -41,13 +44,15 @@ def measure(
     with (
         terminable(lambda: _outcome_text(path)),
         Claims(devices, exclusive) as claims,
-        RunHealth(devices, tell) as health,
+        RunHealth(devices, tell, min(PATIENCE_S, max(plan.ends_s / 8, _LEAST_PATIENCE_S))) as health,
         _join_group(plan, resume) as group,
     ):
         _warn_of_other_runs(claims, devices, tell)
         recording, jobs = _resumed(plan, path) if resume else (_begun(plan, path, argv), plan.jobs)
         with recording, Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
             health.begin(recording)
+            if math.isfinite(plan.most_s):
+                watch = health.by_pass(recording, watch)
             try:
                 runner.run(jobs, recording.started_at, watch)
             except DeviceError:

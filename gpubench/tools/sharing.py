@@ -95,7 +95,10 @@ _NAMED_VALUES = re.compile(
     r"|(--(?:token|password|user|host|\w{1,20}[_-](?:token|key|password))[ =])([^\s,;]+)"
     r"|(\b(?:serial(?:[ _-]?(?:number|num|no\b\.?))?|s/n|asset[ _-]?tag"
     rf"|(?:board|machine|instance|container|unique|hive)[ _-]?(?:id|serial)){_BESIDE}(?:(?:is|was|[:=#])\s{{0,3}})?)"
-    r"([^\s,;]{0,64}\d[^\s,;]*)",
+    r"([^\s,;]{0,64}\d[^\s,;]*)"
+    r"|(\b(?:host|login|node|server|user|(?:asset|blade|chassis|employee|instance|job|rack|room|slot|tray|\w?uid)"
+    r"(?:[ _-]?id)?)\s{0,3}[\s:=#]\s{0,3})((?-i:[A-Z]{1,3}\d[0-9A-Z]{0,8}|\d{1,3}[A-Z]{1,3})(?![\w.]))"  # R12, 4B
+    r"|(\b(?:asset|employee|instance|job|rack|room|\w?uid)(?:[ _-]?id)?\s{0,3}[\s:=#]\s{0,3})(\d{4,}(?![\w.]))",
     re.IGNORECASE,
 )
 _COUNTED = re.compile(  # after a number of any length
@@ -225,9 +228,8 @@ _DIGITS = 12  # hexadecimal digits of the hash: 48 bits, enough to keep the name
 _KEPT_HOST_FACTS = frozenset(  # these facts identify no machine
     ("system", "machine", "cpus", "cpu", "memory_bytes", "governor", "numa", "shared memory", "ptrace scope")
 )
-_IDENTIFYING_DETAIL = re.compile(
-    r"serial|uuid|guid|hostname|address|(?<![a-z])(?:user|path|pci|mac|ip|id|asset|tag)(?![a-z])|\bboard$",
-    re.IGNORECASE,
+_KEPT_DETAIL = re.compile(  # settings and sizes of a device; a collector of your own may add serial numbers and places
+    r"(?:cache|clock|memory|partition|pcie|power|shared)\.\w{1,32}|ecc|mig|device|compute_mode|performance_level"
 )
 # Names that many machines and accounts have: hiding the word `host` would damage sentences and protect nobody.
 _COMMON_NAME = re.compile(
@@ -247,6 +249,8 @@ _KEY = re.compile(  # of AWS, GitHub, GitLab, Hugging Face and others
 _COUNTER = re.compile(r"[A-Za-z_]\w{0,63}(?:\.[A-Za-z_]\w{0,63}){1,4}")
 _CASE_ID = re.compile(r"([^\[\]\s]{1,256})\[([^\[\]\s]{0,1024})\]")
 _SYMBOL = re.compile(r"(?=[^:]*(?:::|[(<])|\w+$)(?:[\w ,<>*&(){}\[\]#~-]|::){1,8192}")  # a kernel in C++
+_NUMBERED = re.compile(r"\d{4,}|[^\W\d_]\d|\d[^\W\d_]")  # R12, 4711
+_OWN_NAME = re.compile(r"\d{8}T\d{6}Z(?:-[a-z]{2,8})?|(?:file|host|name)-[0-9a-f]{12}")  # of a run file
 _RUN_FILE = re.compile(r"(.*?)((?:\.jsonl)?(?:\.gz)?)")
 
 Rule = Callable[[Any], Any]
@@ -383,7 +387,8 @@ class _Sharing:
     def file_name(self, path: str) -> str:
         stem, ending = _RUN_FILE.fullmatch(path.rpartition("/")[2].replace("\n", " ")).groups()  # type: ignore[union-attr]
         name = self.text(stem)
-        return f"{self.token('file', stem) if LEFT_OUT in name else name}{ending}"
+        is_odd = LEFT_OUT in name or (name == stem and _NUMBERED.search(stem) and not _OWN_NAME.fullmatch(stem))
+        return f"{self.token('file', stem) if is_odd else name}{ending}"
 
     def facts(self, facts: Facts) -> Facts:
         hostname = dict(facts.host).get("hostname", "")
@@ -405,7 +410,7 @@ class _Sharing:
         """Return the device with a pseudonym for its UUID, without its PCI id, and with pseudonyms in its details."""
         identity = device.uuid or (f"{hostname} {device.pci or device.id}" if hostname else "")
         details = tuple(
-            (name, self.token("name", text) if _IDENTIFYING_DETAIL.search(name) else self.text(text))
+            (name, self.text(text) if _KEPT_DETAIL.fullmatch(name) else self.token("name", text))
             for name, text in device.details
         )
         uuid = self.token("device", identity)
@@ -447,7 +452,7 @@ class _Sharing:
             if name not in _KEPT_HOST_FACTS:
                 yield from _with_labels({text: self._host_fact(name, text)})
         for device in facts.devices:
-            details = ((text, "name") for name, text in device.details if _IDENTIFYING_DETAIL.search(name))
+            details = ((text, "name") for name, text in device.details if not _KEPT_DETAIL.fullmatch(name))
             for text, kind in ((device.uuid, "device"), (device.pci, "pci"), *details):
                 yield text, self.token(kind, text)
 

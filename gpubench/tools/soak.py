@@ -20,12 +20,14 @@ _MOST_PASSES = 20_000
 _MOST_S = 30 * 86400.0
 
 
-def seconds_of(text: str) -> float:
-    """Return the seconds of a time such as 90s, 10min, 1h or 2d; raises UsageError for any other text."""
+def seconds_of(text: str, option: str = "--for") -> float:
+    """Return the seconds of a time such as 90s, 10min, 1h or 2d; raises UsageError, with `option`, for other texts."""
     match = _SPAN.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds <= _MOST_S:
-        raise UsageError(f"--for {text}: not a time; give a number with s, min, h or d, such as 10min, of at most 30d")
+        raise UsageError(
+            f"{option} {text}: not a time; give a number with s, min, h or d, such as 10min, of at most 30d"
+        )
     return seconds
 
 
@@ -35,11 +37,13 @@ def tier_of(seconds: float) -> Tier:
 
 
 def make_plan(facts: Facts, settings: Settings, seconds: float) -> Plan:
-    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one."""
-    cases = len(planning.make(facts, settings).jobs)
+    """Return the plan of a soak of `seconds`: more passes than fit, because the time ends the last one.
+
+    All devices run the same case at the same time."""
+    cases = len({job.case.id for job in planning.make(facts, settings).jobs})
     passes = math.ceil(seconds / (cases * _CASE_S[settings.tier]))
     plan = planning.make(facts, replace(settings, replicates=min(max(passes, 1), _MOST_PASSES)))
-    return replace(plan, settings=settings, most_s=seconds)
+    return replace(plan, settings=settings, most_s=seconds).at_once()
 
 
 def limit_remaining_time(seconds: float, watch: Observer) -> Observer:

@@ -32,17 +32,17 @@ class ProductCall:
     notes: Mapping[str, str]
 
 
-def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None) -> ProductCall:
+def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None, units: int = 0) -> ProductCall:
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
     On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt if it is turned on
-    and for its precisions, else rocBLAS."""
+    and for its precisions, else rocBLAS. `units` is the number of SMs that cuBLASLt shall plan for; 0 means all."""
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
         by = _hipblaslt if lib.hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
         return by(bench, product)
     if _binding() is not None:
-        return heuristics(bench, product, 1, workspace)[0]
+        return heuristics(bench, product, 1, workspace, units)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
     if not plain or shape.batch > 1 or shape.pitch or product.activation != "none":
         raise gb.Skip(NEEDS_NVMATH)
@@ -65,15 +65,18 @@ def _handle() -> int:
     return int(_binding().create())
 
 
-def heuristics(bench: gb.Bench, product: MatrixProduct, most: int, workspace: Any = None) -> list[ProductCall]:
+def heuristics(
+    bench: gb.Bench, product: MatrixProduct, most: int, workspace: Any = None, units: int = 0
+) -> list[ProductCall]:
     """Return at most `most` algorithms that cuBLASLt's heuristics propose, as calls, its first choice first.
 
-    `workspace` is the same as for `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the product."""
+    `workspace` and `units` are the same as for `vendor`. Raises Skip if cuBLASLt is unavailable or does not support the
+    product."""
     lt = _binding() if bench.traits.vendor == "nvidia" else None
     if lt is None:
         raise gb.Skip(NEEDS_NVMATH)
     try:
-        return _Problem(bench, lt, product, workspace).proposals(most)
+        return _Problem(bench, lt, product, workspace, units).proposals(most)
     except lt.cuBLASLtError as error:
         if error.status != _NOT_SUPPORTED:
             raise
@@ -86,7 +89,7 @@ class _Problem:
 
     `lt` is nvmath-python's module cublasLt. Without a `workspace` it allocates one of WORKSPACE_BYTES."""
 
-    def __init__(self, bench: gb.Bench, lt: Any, product: MatrixProduct, workspace: Any = None) -> None:
+    def __init__(self, bench: gb.Bench, lt: Any, product: MatrixProduct, workspace: Any = None, units: int = 0) -> None:
         self._lt, self._product = lt, product
         precision = product.precision
         self._stream = bench.xp.cuda.get_current_stream().ptr
@@ -105,6 +108,8 @@ class _Problem:
         if product.activation != "none":
             attributes[attribute.BIAS_POINTER] = product.bias.data.ptr
             attributes[attribute.BIAS_DATA_TYPE] = precision.formats[2].code
+        if units:
+            attributes[attribute.SM_COUNT_TARGET] = units
         if product.scales is not None:
             attributes |= self._scale_attributes(product.scales)
         for name, value in attributes.items():

@@ -3,7 +3,12 @@
 Rows are parallel on the host. On a GPU TVM's own rules schedule the operator, and NVRTC compiles what TVM writes."""
 
 import importlib
+import importlib.util
+import logging
+import os
 import re
+import tempfile
+import time
 from functools import partial
 from typing import Any
 
@@ -17,6 +22,7 @@ from ._providers import Built
 
 _INSTALL = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
+_SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -33,22 +39,26 @@ class TensorExpressions:
         return self.sum(x, axis, keepdims) / float(int(x.shape[axis]))
 
 
-def build(bench: gb.Bench, problem: Problem) -> Built:
+def build(bench: gb.Bench, problem: Problem, trials: int = 0) -> Built:
     """Return `problem`'s operator as TVM compiles it: one function over all rows in parallel, or one kernel on a GPU.
 
-    The kernel computes in float32."""
+    The kernel computes in float32. `trials` of MetaSchedule schedule for the host; without any, fixed rules do."""
     arch = expect_nvidia(bench, "tvm") if bench.traits.is_gpu else ""
     try:
         tvm = importlib.import_module("tvm")
     except ImportError as error:
         raise gb.Unavailable("TVM is not installed", _INSTALL) from error
-    return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem)
+    return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem, trials)
 
 
-def _on_host(tvm: Any, problem: Problem) -> Built:
+def _on_host(tvm: Any, problem: Problem, trials: int) -> Built:
     """Return `problem`'s operator as a function on all threads of the host."""
     processor = tvm.target.codegen.llvm_get_system_cpu()
-    module = tvm.compile(_for_host(tvm, problem), target=tvm.target.Target({"kind": "llvm", "mcpu": processor}))
+    kind = {"kind": "llvm", "mcpu": processor} | ({"num-cores": len(os.sched_getaffinity(0))} if trials else {})
+    target = tvm.target.Target(kind)
+    function = _function_of(tvm, problem)
+    scheduled = _tuned(tvm, function, target, trials) if trials else _for_host(function)
+    module = tvm.compile(scheduled, target=target)
     shapes = [*map(problem.shape_of, problem.operator.inputs), *[problem.output_shape] * problem.operator.outputs]
     # TVM allocates them with the alignment that its code needs
     tensors = [tvm.runtime.empty(shape, problem.dtype) for shape in shapes]
@@ -70,12 +80,83 @@ def _placeholders(tvm: Any, problem: Problem) -> list[Any]:
     return [tvm.te.placeholder(problem.shape_of(name), problem.dtype, name) for name in problem.operator.inputs]
 
 
-def _for_host(tvm: Any, problem: Problem) -> Any:
-    """Return `problem`'s operator as TVM's module of one function: rows in parallel, the steps of a row in order."""
+def _function_of(tvm: Any, problem: Problem) -> Any:
+    """Return `problem`'s operator as TVM's module of one function without a schedule."""
     inputs = _placeholders(tvm, problem)
     outputs = problem.operator.outputs_of(TensorExpressions(tvm.topi), *inputs)
-    function = tvm.te.create_prim_func([*inputs, *outputs])
-    schedule = importlib.import_module("tvm.s_tir").Schedule(tvm.IRModule({"main": function}))
+    return tvm.IRModule({"main": tvm.te.create_prim_func([*inputs, *outputs])})
+
+
+def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
+    """Return the module with the fastest schedule among `trials` that MetaSchedule proposes (Shao et al., 2022)."""
+    if importlib.util.find_spec("xgboost") is None:  # its model of costs
+        raise gb.Unavailable("TVM's MetaSchedule needs xgboost", "pip install xgboost")
+    meta, derived = importlib.import_module("tvm.s_tir.meta_schedule"), importlib.import_module("tvm.ir.utils")
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
+    builder, runner, callbacks = meta.builder, meta.runner, meta.measure_callback
+    compiled: dict[str, Any] = {}  # MetaSchedule's own builder and runner start processes, which import TVM each time
+
+    @derived.derived_object
+    class Builder(builder.PyBuilder):  # type: ignore[misc,name-defined]
+        """Compiles schedules in this process."""
+
+        def build(self, inputs: Any) -> list[Any]:
+            for proposed in inputs:
+                compiled[str(len(compiled))] = tvm.compile(proposed.mod, target=target)
+            return [builder.BuilderResult(name, None) for name in list(compiled)[-len(inputs) :]]
+
+    @derived.derived_object
+    class Measured(runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
+        """The seconds of a schedule's calls."""
+
+        def __init__(self, seconds: list[float]) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> Any:
+            return runner.RunnerResult(self.seconds, None)
+
+    @derived.derived_object
+    class Runner(runner.PyRunner):  # type: ignore[misc,name-defined]
+        """Times schedules in this process."""
+
+        def run(self, inputs: Any) -> list[Any]:
+            return [Measured(_seconds(tvm, compiled[ran.artifact_path], ran.args_info)) for ran in inputs]
+
+    with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
+        records = meta.tune_tir(
+            *(module, target, folder, trials),
+            num_trials_per_iter=_TRIALS_AT_ONCE,
+            builder=Builder(),
+            runner=Runner(),
+            measure_callbacks=[callbacks.AddToDatabase(), callbacks.UpdateCostModel()],
+            num_tuning_cores="logical",
+            seed=_SEED,
+        )
+        schedule = meta.tir_integration.compile_tir(records, module, target)
+    if schedule is None:
+        raise gb.Skip(f"none of MetaSchedule's {trials} trials has a time")
+    return schedule.mod
+
+
+def _seconds(tvm: Any, module: Any, arguments: Any) -> list[float]:
+    """Return the seconds of three calls of a compiled module on random numbers."""
+    rng = np.random.default_rng(_SEED)
+    tensors = [tvm.runtime.tensor(rng.random(tuple(map(int, of.shape))).astype(of.dtype)) for of in arguments]
+    seconds = []
+    for _ in range(4):
+        begun = time.perf_counter()
+        module["main"](*tensors)
+        seconds.append(time.perf_counter() - begun)
+    return seconds[1:]
+
+
+def _for_host(module: Any) -> Any:
+    """Return the function of `module` scheduled: rows in parallel, the steps of a row in order."""
+    schedule = importlib.import_module("tvm.s_tir").Schedule(module)
     root = schedule.get_sblock("root")
     results = {schedule.get(block).name_hint for block in schedule.get_output_blocks(root)}
     for block in schedule.get_child_blocks(root):

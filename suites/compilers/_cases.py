@@ -64,11 +64,11 @@ def _of_interest(target: gb.Target, params: Mapping[str, Any]) -> bool:
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
 
 
-def task_of(bench: gb.Bench, problem: Problem, by: str) -> gb.Task:
-    """Return `problem`'s operator, built by the provider `by`, as a task.
+def task_of(bench: gb.Bench, problem: Problem, by: str, made: providers.Built | None = None) -> gb.Task:
+    """Return `problem`'s operator, built by the provider `by` unless it was `made` before, as a task.
 
     Its rate counts the work that no implementation can avoid."""
-    built = providers.build(bench, problem, by)
+    built = made or providers.build(bench, problem, by)
     stages = {}
     if built.wait is None:
         stages[""] = _stage(bench, problem, built)

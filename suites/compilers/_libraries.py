@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._torch import imported
+from .._torch import on_stream, with_compiler
 from ._images import ConvolutionProblem
 from ._operators import EPSILON, Problem
 from ._providers import Built, Expression, Outputs, Varied
@@ -79,21 +79,24 @@ def _cupy_bytes(cupy: Any, call: Callable[[], object]) -> float:
 
 def build_torch(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as torch's own functions in eager mode; raises Unavailable without torch."""
-    torch = _torch_on_stream(bench)
+    torch = on_stream(bench)
     function = _torch_function(torch, problem)
     return _by_torch(bench, problem, torch, function, f"results of every function in {problem.dtype}")
 
 
-def build_inductor(bench: gb.Bench, problem: Problem) -> Built:
-    """Return the functions of `build_torch` as torch.compile fuses them at the first call, for this shape alone."""
-    torch = _torch_with_compiler(bench)
-    function = torch.compile(_torch_function(torch, problem), fullgraph=True, dynamic=False)
+def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, bool] | None = None) -> Built:
+    """Return the functions of `build_torch` as torch.compile fuses them at the first call, for this shape alone.
+
+    `options` are settings of Inductor, such as `max_autotune`."""
+    torch = with_compiler(bench)
+    chosen = dict(options) if options else None
+    function = torch.compile(_torch_function(torch, problem), fullgraph=True, dynamic=False, options=chosen)
     return _by_torch(bench, problem, torch, function, _INDUCTOR)
 
 
 def varied_inductor(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths."""
-    torch = _torch_with_compiler(bench)
+    torch = with_compiler(bench)
     stats = importlib.import_module("torch._dynamo.utils").counters["stats"]
     before = stats["unique_graphs"]
     function = torch.compile(_torch_function(torch, problems[0]), fullgraph=True)
@@ -131,23 +134,6 @@ def _torch_function(torch: Any, problem: Problem) -> Callable[..., Any]:
         "gemm_gelu": lambda a, weights, bias: functional.gelu(a @ weights + bias, approximate="tanh"),
     }
     return functions.get(problem.operator.name) or partial(problem.operator.expression, torch)
-
-
-def _torch_on_stream(bench: gb.Bench) -> Any:
-    """Return the module torch, set to the stream that is timed; frees the memory that torch keeps unused."""
-    torch = imported(bench.traits.is_gpu)
-    if bench.traits.is_gpu:
-        torch.cuda.empty_cache()
-        torch.cuda.set_stream(torch.cuda.ExternalStream(bench.device.stream))
-    return torch
-
-
-def _torch_with_compiler(bench: gb.Bench) -> Any:
-    """Return the module torch with a compiler that is reset and works in this process alone: no worker is left."""
-    torch = _torch_on_stream(bench)
-    importlib.import_module("torch._inductor.config").compile_threads = 1  # type: ignore[attr-defined]
-    torch.compiler.reset()
-    return torch
 
 
 def _by_torch(bench: gb.Bench, problem: Problem, torch: Any, function: Callable[..., Any], precision: str) -> Built:

@@ -6,9 +6,9 @@ moved, with buffers in turn, so that the weights come from memory."""
 
 from gpubench.api import suite as gb
 
-from . import _decoder, _few, _grouped, _rates, _scaled, _shapes
+from . import _decoder, _experts, _few, _grouped, _rates, _scaled, _shapes
 
 suite = gb.Suite(
     "matrix multiplication by precision, shape and data; GEMV",
-    topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic, _grouped.topic, _scaled.topic],
+    topics=[_rates.topic, _shapes.topic, _few.topic, _decoder.topic, _grouped.topic, _experts.topic, _scaled.topic],
 )

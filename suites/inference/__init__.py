@@ -5,7 +5,7 @@ which MLCommons LoadGen sends queries, which is no MLPerf result."""
 
 from gpubench.api import suite as gb
 
-from . import _attention, _loadgen, _prefill_attention, _steps
+from . import _attention, _latent, _loadgen, _prefill_attention, _steps
 
 suite = gb.Suite(
     "language models: attention, steps and prefills, LoadGen's scenarios",
@@ -17,5 +17,5 @@ suite = gb.Suite(
             by=("model", "weights"),
         )
     ],
-    topics=[_attention.topic, _steps.topic, _loadgen.topic, _prefill_attention.topic],
+    topics=[_attention.topic, _latent.topic, _steps.topic, _loadgen.topic, _prefill_attention.topic],
 )

@@ -21,7 +21,7 @@ from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Model
 from ._attention import AttentionShape, launches, log2_scale
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
-from ._prefill_attention import Prompt, PromptShape, Unfused
+from ._prefill_attention import Prompt, PromptShape, fastest
 from ._weights import ModelWeights
 
 _HALF = FORMATS["float16"]
@@ -211,9 +211,9 @@ class DecodeChain:
     def __init__(self, bench: gb.Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
         self._model, self._batch = model, batch
-        self._shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
+        shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
+        self._shape = shape.supported(bench.traits)
         self.chain = Chain(bench, weights, batch, memory, is_early=True)
-        self.lengths = bench.xp.full(batch, self._context, "uint32")
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
         self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
         self.tokens = bench.xp.empty(batch, "uint32")
@@ -226,7 +226,8 @@ class DecodeChain:
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
-        attend = launches(chain.bench, self._shape, self.lengths, chain.room["qkv"], self.slots, chain.turns)
+        lengths = np.full(self._batch, self._context, np.uint32)
+        attend = launches(chain.bench, self._shape, lengths, chain.room["qkv"], self.slots, chain.turns)
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
@@ -250,9 +251,9 @@ class DecodeChain:
         return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
 
     def _gated(self, weights: Weights) -> list[Call]:
-        """Return the product `up` with its gate as one call, or the product and GELU if the model has no gate."""
+        """Return the product `up` with its gate as one call, or the product and GELU or the gate."""
         chain = self.chain
-        if not self._model.is_gated:
+        if not self._model.is_gated or chain.weights.is_by_vendor(self._batch):
             return [self._product(weights, "normed", "up"), chain.gate()]
         return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
 
@@ -344,7 +345,7 @@ def prefill_bytes(model: Model, tokens: int) -> float:
 
 
 class PrefillChain:
-    """The prefill of one prompt: attention by two batched products of the vendor's library and a softmax between them.
+    """The prefill of one prompt, with the fastest attention at hand.
 
     `calls` are its calls in order, and `logits` the logits of the last token, the only one to which the head is
     applied."""
@@ -357,7 +358,7 @@ class PrefillChain:
         # One workspace for all products, which run one after another.
         self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
         shape = PromptShape(tokens, model.heads, model.kv_heads, model.dim)
-        self._unfused = Unfused(bench, shape, self._workspace)
+        self.attention = fastest(bench, shape, self._workspace)
         self._halves = bench.xp.empty(widest, "uint16")
         self._exact: dict[int, ExactChain] = {}  # by the last token
         self.logits = bench.xp.empty(model.head.rows, "uint16")
@@ -371,7 +372,7 @@ class PrefillChain:
                 chain.norm(2 * layer, adds="down" if layer else ""),
                 *self._product(weights["qkv"], "normed", "qkv"),
                 self._rotary(layer),
-                *self._unfused.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
+                *self.attention.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
                 *self._product(weights["out"], "attended", "out"),
                 chain.norm(2 * layer + 1, adds="out"),
                 *self._product(weights["up"], "normed", "up"),
@@ -402,7 +403,7 @@ class PrefillChain:
     def outputs(self) -> tuple[Any, ...]:
         """Every array that the prefill writes, with the keys and values."""
         cached = (part for cache in self.chain.caches for part in cache)
-        return (*self.chain.outputs, *self._unfused.outputs, self.logits, *cached)
+        return (*self.chain.outputs, *self.attention.outputs, self.logits, *cached)
 
     def check(self) -> gb.Observation:
         """Compare the logits, and random tokens' keys and values in every layer, with double precision.

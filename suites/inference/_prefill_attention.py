@@ -28,12 +28,11 @@ _SAMPLED = 6  # tokens of random heads that are compared, besides the first and 
 # Bound of the relative error: results, and in some implementations scores and shares too, are stored as halves.
 _BOUND = 4 * 2.0**-11
 _SPARE_BYTES = 2**28
-_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 # The kernel in Triton: queries of a program, keys that it takes at once, warps of a program, and loads of keys and
 # values in flight. They were the fastest of six plans on an H200, for 2048 tokens.
 _ROWS, _COLS, _WARPS, _STAGES = 128, 64, 8, 3
 
-tl: Any = None  # triton.language, once `_flash` has imported it
+tl: Any = None  # triton.language, once a kernel is built
 
 topic = gb.Topic(
     views=[
@@ -96,25 +95,30 @@ class Prompt:
 class Unfused:
     """Two batched products of the vendor's library and a softmax between them, over all pairs of tokens.
 
-    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own."""
+    The products may share a `workspace`, a device array of WORKSPACE_BYTES; without it each has its own. With `keys`,
+    each token attends to all of that number of keys, without a mask."""
 
-    def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None) -> None:
+    library = "two batched products of the vendor's library, softmax of chain.cu"
+
+    def __init__(self, bench: gb.Bench, shape: PromptShape, workspace: Any = None, keys: int = 0) -> None:
         self._bench, self._shape, self._workspace = bench, shape, workspace
-        self._scores = bench.xp.empty(shape.scores, "uint16")
+        self._keys = keys or shape.tokens
+        self._scores = bench.xp.empty(shape.heads * shape.tokens * self._keys, "uint16")
         self._joined = bench.xp.empty(shape.size, "uint16")  # head after head, the tokens of each head in order
         self.outputs = (self._scores, self._joined)
-        vectors = -(-shape.tokens // (8 * _THREADS))  # vectors of a row of scores that a thread holds
-        is_whole = shape.tokens % 8 == 0 and vectors <= _MOST_VECTORS
-        self._softmax = bench.kernel("chain.cu", "causal_softmax", VECTORS=vectors if is_whole else 0)
+        vectors = -(-self._keys // (8 * _THREADS))  # vectors of a row of scores that a thread holds
+        is_whole = self._keys % 8 == 0 and vectors <= _MOST_VECTORS
+        defines = {"VECTORS": vectors if is_whole else 0} | ({"EVERY": 1} if keys else {})
+        self._softmax = bench.kernel("chain.cu", "causal_softmax", **defines)
         self._join = bench.kernel("chain.cu", "join_heads")
 
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
         """Return the calls, in order, that write the attention of `prompt` to `out`, flat (token, head, dim)."""
         shape = self._shape
         rows = shape.heads // shape.kv_heads * shape.tokens  # rows of all heads that share a KV head
-        scored = Shape(rows, shape.tokens, shape.dim, "nt", shape.kv_heads)
-        weighed = Shape(rows, shape.dim, shape.tokens, "nn", shape.kv_heads)
-        lines, joined = (self._scores, np.uint32(shape.tokens)), (self._joined, out)
+        scored = Shape(rows, self._keys, shape.dim, "nt", shape.kv_heads)
+        weighed = Shape(rows, shape.dim, self._keys, "nn", shape.kv_heads)
+        lines, joined = (self._scores, np.uint32(self._keys)), (self._joined, out)
         sizes = np.uint32(shape.heads), np.uint32(shape.dim // 8)  # in vectors
         return [
             self._product(scored, prompt.queries, prompt.keys, self._scores),
@@ -180,46 +184,44 @@ class Provider:
     library: str  # the library and its version
 
 
-def _unfused(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of two batched products of the vendor's library with a softmax between them."""
-    unfused, out = Unfused(bench, shape), bench.xp.empty(shape.size, "uint16")
-    library = "two batched products of the vendor's library, softmax of chain.cu"
-    poison = partial(bench.poison, out, *unfused.outputs)
-    return Provider(in_turn(*unfused.calls(prompt, out)), poison, lambda: out, library)
+class Flash:
+    """Our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
+
+    outputs: tuple[Any, ...] = ()
+
+    def __init__(self, bench: gb.Bench, shape: PromptShape) -> None:
+        types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
+        types |= dict.fromkeys(("tokens", "heads", "group"), "i32")
+        constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
+        self._shape, self._kernel = shape, _triton.BuiltKernel(bench, flash, types, constants, _WARPS, _STAGES)
+        blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
+        self.library = f"our kernel in Triton {self._kernel.version}: {blocks}"
+
+    def calls(self, prompt: Prompt, out: Any) -> list[Call]:
+        """Return the launch that writes the attention of `prompt` to `out`, flat (token, head, dim)."""
+        shape = self._shape
+        numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
+        grid = (-(-shape.tokens // _ROWS), shape.heads)
+        return [self._kernel.call(grid, prompt.queries, prompt.keys, prompt.values, out, *numbers)]
 
 
-def _flash(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
-    """Return the provider of our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
-    if bench.traits.vendor != "nvidia":
-        raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
-    triton, xp = _triton.imported(), bench.xp
-    globals()["tl"] = triton.language
-    constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
-    types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
-    types |= dict.fromkeys(("tokens", "heads", "group"), "i32") | dict.fromkeys(constants, "constexpr")
-    aligned = {(place,): [["tt.divisibility", 16]] for place in range(4)}
-    source = triton.compiler.ASTSource(triton.jit(flash), types, constants, aligned)
-    number = gb.Architecture.parse(bench.traits.arch).capability
-    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": _WARPS, "num_stages": _STAGES})
-    shared_bytes = compiled.metadata.shared
-    if shared_bytes > bench.traits.max_shared_bytes:
-        raise gb.Skip(f"the kernel needs {shared_bytes} bytes of shared memory in a block")
-    module = xp.cuda.function.Module()
-    module.load(compiled.asm["cubin"])
-    kernel = module.get_function(compiled.metadata.name)
-    xp.cuda.driver.funcSetAttribute(kernel.ptr, _SHARED_BYTES, shared_bytes)
-    out = xp.empty(shape.size, "uint16")
-    numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
-    # Scratch memory that some kernels ask for, and the memory of Triton's profiler.
-    scratch = np.uint64(0), np.uint64(0)
-    args = (prompt.queries, prompt.keys, prompt.values, out, *numbers, *scratch)
-    grid, block = (-(-shape.tokens // _ROWS), shape.heads), (32 * _WARPS,)
-    launch = partial(kernel, grid, block, args, shared_mem=shared_bytes)
-    blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
-    return Provider(
-        launch, partial(bench.poison, out), lambda: out, f"our kernel in Triton {triton.__version__}: {blocks}"
-    )
+def fastest(bench: gb.Bench, shape: PromptShape, workspace: Any) -> Flash | Unfused:
+    """Return the fastest attention of a prompt that needs no other process: Flash where Triton is, else Unfused."""
+    try:
+        return Flash(bench, shape)
+    except (gb.Skip, gb.Unavailable):
+        return Unfused(bench, shape, workspace)
+
+
+def _own(of: Callable[[gb.Bench, PromptShape], Flash | Unfused]) -> Callable[[gb.Bench, PromptShape, Prompt], Provider]:
+    """Return the provider of an attention of ours."""
+
+    def build(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
+        attention, out = of(bench, shape), bench.xp.empty(shape.size, "uint16")
+        poison = partial(bench.poison, out, *attention.outputs)
+        return Provider(in_turn(*attention.calls(prompt, out)), poison, lambda: out, attention.library)
+
+    return build
 
 
 def _torch_attention(bench: gb.Bench, shape: PromptShape, prompt: Prompt, backend: str = "") -> Provider:
@@ -265,8 +267,8 @@ def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
 
 
 PROVIDERS: Mapping[str, Callable[[gb.Bench, PromptShape, Prompt], Provider]] = {
-    "unfused": _unfused,
-    "triton": _flash,
+    "unfused": _own(Unfused),
+    "triton": _own(Flash),
     "torch": _torch_attention,
     "cudnn": _cudnn,
 }

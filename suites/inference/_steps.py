@@ -98,8 +98,8 @@ def step(bench: gb.Bench, model: str, weights: str, batch: int, context: int) ->
 def prefill(bench: gb.Bench, model: str, weights: str, tokens: int) -> gb.Task:
     """Tokens of a prompt per second, from the prompt of `tokens` tokens to the first token of the answer.
 
-    `weights` is the type of the weights. Attention is two batched products and a softmax between them, over all pairs
-    of tokens; operations count the pairs that a token attends to."""
+    `weights` is the type of the weights. Attention is our kernel in Triton, or without Triton two batched products and
+    a softmax between them; operations count the pairs that a token attends to."""
     # The check of the 70B model takes longer than its samples.
     is_representative = tokens == _PROMPT and model != "llama-3-70b"
     return prefill_task(bench, MODELS[model], weights, tokens, _effort(bench, is_representative, _PREFILL_S))
@@ -165,7 +165,8 @@ def step_task(
         outputs=step.outputs,
         inputs=step.chain.redraw,
     )
-    files = "gemv.cu, skinny.cu, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
+    products = "the vendor's products" if step.chain.weights.is_by_vendor(batch) else "gemv.cu, skinny.cu"
+    files = f"{products}, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
     launches = "early" if "early_launch" in bench.traits.features else "in turn"
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph, launched {launches}: {files}")
     return gb.Task.of(stage, check=check, notes=notes)
@@ -189,4 +190,5 @@ def prefill_task(bench: gb.Bench, model: Model, kind: str, tokens: int, effort: 
     rest: dict[str, Any] = {"item": "token", "outputs": prefill.outputs, "inputs": prefill.chain.redraw}
     stage = gb.Stage(call, work, "items", "tensor.float16", max_calls=1, effort=effort, **rest)
     notes = prefill.chain.notes(f"{len(prefill.calls)} calls: the vendor's products, chain.cu, the head by gemv.cu")
+    notes = {**notes, "attention": prefill.attention.library}
     return gb.Task.of(stage, check=check, notes=notes)

@@ -8,12 +8,14 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._matrix.data import Maker
-from .._matrix.formats import FORMATS
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.gemv import GROUP, KINDS, Launch, Vectors, Weights, compile_tensor_calls, tensor_call, warp_call
+from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Layer, Model
 
 _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
+_OUR_TOKENS = 16  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
 
 
 class ModelWeights:
@@ -26,6 +28,7 @@ class ModelWeights:
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
         self.bench, self.model, self.kind = bench, model, kind
         self.make, self._rng = Maker(self.bench), bench.rng
+        self._room: Any = None
         self._tiled = KINDS[kind].is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
         self.head = self._drawn(model.head)
@@ -45,8 +48,8 @@ class ModelWeights:
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
 
-        It does nothing where gemv.cu multiplies a single token."""
-        if not self._tiled and tokens == 1:
+        It does nothing where gemv.cu multiplies a single token, or the vendor's library many."""
+        if (not self._tiled and tokens == 1) or self.is_by_vendor(tokens):
             return
         # A mixture of experts computes these matrices with special kernels.
         networks = ("up", "down") if self.model.experts > 1 else ()
@@ -58,13 +61,27 @@ class ModelWeights:
         compile_tensor_calls(self.bench, [*matrices, (self.head, self._launch(self.head, tokens, False))], tokens)
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
-        """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu or skinny.cu, whichever serves these weights.
+        """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu, skinny.cu or the vendor's library.
 
-        `x` and `y` are flat device arrays of halves."""
+        `x` and `y` are flat device arrays of halves. The vendor's library has no gated product."""
+        if self.is_by_vendor(tokens):
+            shape = Shape(tokens, weights.rows, weights.cols, "nt")
+            described = MatrixProduct(PRECISIONS["float16"], shape, x, weights.words, y)
+            return vendor(self.bench, described, self._workspace()).call
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch)
         return warp_call(self.bench, weights, Vectors(x, y), launch)
+
+    def is_by_vendor(self, tokens: int) -> bool:
+        """Return whether the vendor's library multiplies: halves by more tokens than skinny.cu is fast with."""
+        return not KINDS[self.kind].is_quantised and tokens > _OUR_TOKENS and self.bench.traits.vendor == "nvidia"
+
+    def _workspace(self) -> Any:
+        """Return the one workspace of all products of the vendor's library, which run one after another."""
+        if self._room is None:
+            self._room = self.bench.xp.empty(WORKSPACE_BYTES, "uint8")
+        return self._room
 
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
         """Return how the product of these weights is launched."""

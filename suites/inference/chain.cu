@@ -13,6 +13,9 @@
 #ifndef VECTORS
 #define VECTORS 0  // vectors of eight scores of a row that a thread of a softmax holds; 0 for rows of any length
 #endif
+#ifndef EVERY
+#define EVERY 0  // 1 if each row of scores counts as a whole: no mask
+#endif
 #ifndef HELD
 #define HELD 1  // groups of four elements of a row that a thread of a norm holds
 #endif
@@ -143,11 +146,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Turns rows of scores, which are exponents of two, into shares of 1. Row r belongs to token r % tokens, which attends
-// to the tokens up to itself. One block per row, whose threads hold VECTORS times eight scores. Without VECTORS a row
+// to the tokens up to itself, or with EVERY to all of a row. One block per row, whose threads hold VECTORS times eight scores. Without VECTORS a row
 // may have any length, and is read three times.
 extern "C" __global__ void __launch_bounds__(THREADS)
     causal_softmax(unsigned short* __restrict__ scores, u32 tokens) {
-    const u32 count = blockIdx.x % tokens + 1;
+    const u32 count = EVERY ? tokens : blockIdx.x % tokens + 1;
     unsigned short* row = scores + (u64)blockIdx.x * tokens;
     float most = -1e30f, sum = 0;
 #if VECTORS

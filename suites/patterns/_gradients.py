@@ -15,7 +15,7 @@ from gpubench.api import suite as gb
 from .._between import MEMORY, gpus_of, rank_counts, ranks_of
 from ._group import group_of
 from ._pipeline import OverlapTimes, bound
-from ._products import Normals, expect_close, type_of, use_one_thread, width_of
+from ._products import Normals, Products, expect_close, type_of, use_one_thread, width_of
 
 LAYERS = 8
 _SEEDS = 100  # distance between the seeds of two ranks' own matrices
@@ -65,6 +65,7 @@ def _tokens(target: gb.Target) -> Any:
 
 
 @topic.case(
+    version=2,
     ranks=ranks_of,
     devices=gpus_of,
     when=has_ranks,
@@ -100,6 +101,7 @@ class BackwardPass:
         self._restore_threads = use_one_thread(bench)
         self._buckets = bucket_bounds(LAYERS, buckets)
         self._group = group_of(bench, LAYERS * width * width)
+        self._multiply = Products(bench)
         normals, own_seed = Normals(bench), _SEEDS * (1 + bench.rank)
         self._inputs = [normals.matrix(tokens, width, own_seed + layer) for layer in range(LAYERS)]
         self._weights = [normals.matrix(width, width, layer, 1 / math.sqrt(width)) for layer in range(LAYERS)]
@@ -121,9 +123,8 @@ class BackwardPass:
 
     def _layer(self, layer: int) -> None:
         """Compute the gradients of the weights and of the input of layer number `layer`."""
-        xp = self._bench.xp
-        xp.matmul(self._inputs[layer].T, self._flowing[layer + 1], out=self._gradient(layer))
-        xp.matmul(self._flowing[layer + 1], self._weights[layer].T, out=self._flowing[layer])
+        self._multiply(self._inputs[layer], self._flowing[layer + 1], self._gradient(layer), "tn")
+        self._multiply(self._flowing[layer + 1], self._weights[layer], self._flowing[layer], "nt")
 
     def _reduce(self, low: int, high: int) -> None:
         """Add up the weight gradients of the layers low … high − 1 over all ranks; every rank must call it."""

@@ -13,7 +13,8 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._matrix.data import Maker
-from .._matrix.formats import FORMATS
+from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
+from .._matrix.vendor import WORKSPACE_BYTES, vendor
 
 HOST_TYPE, GPU_TYPE = "float32", "float16"
 _TOLERANCE = {HOST_TYPE: 1e-4, GPU_TYPE: 1e-2}  # relative to the largest number: rounding, and a sum over some ranks
@@ -53,6 +54,36 @@ class Normals:
             return self._maker.drawn(kind, rows * cols, seed, spread=spread).reshape(rows, cols)
         rng = np.random.default_rng([self._bench.seed, seed])
         return np.float32(spread) * rng.standard_normal((rows, cols), dtype=np.float32)
+
+
+class Products:
+    """Computes products: on the host by NumPy, on a GPU by the vendor's library (cuBLASLt by its heuristics on NVIDIA).
+
+    On a GPU a product is described at its first call; the three arrays must remain, and be contiguous."""
+
+    def __init__(self, bench: gb.Bench) -> None:
+        self._bench = bench
+        self.workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8") if bench.traits.is_gpu else None
+        self._calls: dict[tuple[int, int, int, Shape], Callable[[], object]] = {}
+
+    def __call__(self, a: Any, b: Any, out: Any, order: str = "nn") -> None:
+        """Write A·B to `out`; where `order` has a `t`, the array is the transposed factor."""
+        if self.workspace is None:
+            factors = (array.T if way == "t" else array for array, way in zip((a, b), order, strict=True))
+            self._bench.xp.matmul(*factors, out=out)
+            return
+        rows, cols = out.shape
+        shape = Shape(rows, cols, a.shape[0] if order[0] == "t" else a.shape[1], order)
+        key = address(a), address(b), address(out), shape
+        if key not in self._calls:
+            described = MatrixProduct(PRECISIONS[GPU_TYPE], shape, a.reshape(-1), b.reshape(-1), out.reshape(-1))
+            self._calls[key] = vendor(self._bench, described, self.workspace).call
+        self._calls[key]()
+
+
+def address(array: Any) -> int:
+    """Return the address of an array of a GPU."""
+    return int(array.data.ptr)
 
 
 def expect_close(computed: Any, expected: Any, items: str) -> None:

@@ -1,24 +1,27 @@
 """Measure a transformer layer whole, and split over ranks in each way that divides it evenly.
 
-The layer is X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, with heads of 64 numbers and no mask; at the end
+The layer is X → Y = X + attention(X·Wqkv)·Wo → Y + relu(Y·W1)·W2, without a mask; at the end
 every rank has the whole output."""
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
+from .. import inference
 from .._between import gpus_of, rank_counts, ranks_of
+from ..inference._prefill_attention import Prompt, PromptShape, Unfused
 from ._gradients import has_ranks, libraries
 from ._group import RankGroup, group_of
-from ._products import Normals, expect_close, type_of, use_one_thread, width_of
+from ._products import Normals, Products, expect_close, type_of, use_one_thread, width_of
 
 UNSPLIT, DATA, TENSOR, SEQUENCE, PIPELINE = "unsplit", "data", "tensor", "sequence", "pipeline"
-HEAD = 64
+_SMALL, _WIDE, _NARROW = 64, 128, 1024  # numbers of a head: of layers up to 1024 wide, and as in Llama-3-8B of others
 # Rows and columns, as multiples of the width.
 _MATRICES = {"q": (1, 1), "k": (1, 1), "v": (1, 1), "out": (1, 1), "up": (1, 4), "down": (4, 1)}
 _SEED = 10
@@ -45,6 +48,11 @@ class LayerShape:
     length: int
     width: int
     heads: int
+
+    @property
+    def dim(self) -> int:
+        """The numbers of a head."""
+        return self.width // self.heads
 
     @property
     def tokens(self) -> int:
@@ -80,6 +88,9 @@ class TransformerLayer:
     def __init__(self, bench: gb.Bench, shape: LayerShape) -> None:
         normals, width = Normals(bench), shape.width
         self.xp, self.shape, self.rank, self.world = bench.xp, shape, bench.rank, bench.world
+        self._bench, self._is_gpu, self._multiply = bench, bench.traits.is_gpu, Products(bench)
+        self._rooms: dict[tuple[str | int, ...], Any] = {}
+        self._attentions: dict[tuple[int, ...], list[Callable[[], None]]] = {}
         self.input = normals.matrix(shape.tokens, width, _SEED)
         self.weights: Weights = {
             name: normals.matrix(rows * width, cols * width, _SEED + 1 + index, 1 / math.sqrt(rows * width))
@@ -104,42 +115,74 @@ class TransformerLayer:
         return sliced
 
     def attended(self, queries: Any, keys: Any, values: Any) -> Any:
-        """Return attention without a mask, softmax(Q·Kᵀ / √64)·V, computed for each head."""
+        """Return attention without a mask, softmax(Q·Kᵀ / √dim)·V, computed for each head, of the shape of `queries`.
 
-        def by_head(array: Any) -> Any:
-            """Return a contiguous copy of `array` with shape (batch, heads, length, 64)."""
-            batch, length, numbers = array.shape
-            return self.xp.ascontiguousarray(array.reshape(batch, length, numbers // HEAD, HEAD).transpose(0, 2, 1, 3))
-
-        scores = self.xp.matmul(by_head(queries), by_head(keys).transpose(0, 1, 3, 2))
-        scores *= scores.dtype.type(1 / math.sqrt(HEAD))
+        On a GPU it takes two products of the vendor's library and the softmax of the suite inference."""
+        batch, length, numbers = queries.shape
+        heads, places = numbers // self.shape.dim, keys.shape[1]
+        by_head = [
+            self._room(name, batch, heads, array.shape[1], self.shape.dim)
+            for name, array in (("queries", queries), ("keys", keys), ("values", values))
+        ]
+        scale = (math.log2(math.e) if self._is_gpu else 1) / math.sqrt(self.shape.dim)
+        for room, array, factor in zip(by_head, (queries, keys, values), (scale, 1.0, 1.0), strict=True):
+            split = array.reshape(batch, array.shape[1], heads, self.shape.dim).transpose(0, 2, 1, 3)
+            self.xp.multiply(split, split.dtype.type(factor), out=room)
+        mixed = self._room("mixed", batch, length, numbers)
+        if self._is_gpu:
+            for call in self._attention(by_head, mixed, places):
+                call()
+            return mixed
+        scores = self.xp.matmul(by_head[0], by_head[1].transpose(0, 1, 3, 2))
         scores -= scores.max(axis=-1, keepdims=True)
         self.xp.exp(scores, out=scores)
         scores /= scores.sum(axis=-1, keepdims=True)
-        mixed = self.xp.matmul(scores, by_head(values)).transpose(0, 2, 1, 3)
-        return self.xp.ascontiguousarray(mixed).reshape(queries.shape)
+        of_heads = mixed.reshape(batch, length, heads, self.shape.dim).transpose(0, 2, 1, 3)
+        self.xp.matmul(scores, by_head[2], out=of_heads)
+        return mixed
 
-    def _attention(self, tokens: Any, batch: int, weights: Weights, out: Any) -> None:
+    def _attention(self, by_head: list[Any], mixed: Any, places: int) -> list[Callable[[], None]]:
+        """Return the calls that write the attention of each sequence to `mixed`, described at their first use."""
+        batch, heads, length, dim = by_head[0].shape
+        key = batch, heads, length, places
+        if key not in self._attentions:
+            shape = PromptShape(length, heads, heads, dim)
+            unfused = Unfused(replace(self._bench, package=inference.__name__), shape, self._multiply.workspace, places)
+            flat = [room.view("uint16").reshape(batch, -1) for room in (*by_head, mixed)]
+            self._attentions[key] = [
+                call for *prompt, out in zip(*flat, strict=True) for call in unfused.calls(Prompt(*prompt), out)
+            ]
+        return self._attentions[key]
+
+    def _room(self, name: str, *shape: int) -> Any:
+        """Return memory for an intermediate result, the same at each call."""
+        if (name, *shape) not in self._rooms:
+            self._rooms[name, *shape] = self.xp.empty(shape, type_of(self._bench))
+        return self._rooms[name, *shape]
+
+    def _attend(self, tokens: Any, batch: int, weights: Weights, out: Any) -> None:
         """Write attention(X·Wqkv)·Wo to `out`, shape (tokens, width), where X is `tokens`: `batch` whole sequences."""
         queries, keys, values = self._qkv(tokens, batch, weights)
         mixed = self.attended(queries, keys, values)
-        self.xp.matmul(mixed.reshape(len(tokens), -1), weights["out"], out=out)
+        self._multiply(mixed.reshape(len(tokens), -1), weights["out"], out)
 
     def _qkv(self, tokens: Any, batch: int, weights: Weights) -> Any:
-        """Return the queries, keys and values of `tokens`, each of shape (batch, length, heads · 64)."""
-        projected = self.xp.matmul(tokens, weights["qkv"])
+        """Return the queries, keys and values of `tokens`, each of shape (batch, length, heads · dim)."""
+        projected = self._room("qkv", len(tokens), weights["qkv"].shape[1])
+        self._multiply(tokens, weights["qkv"], projected)
         return self.xp.split(projected.reshape(batch, len(tokens) // batch, -1), 3, axis=2)
 
     def _network(self, tokens: Any, weights: Weights, out: Any) -> None:
         """Write relu(X·W1)·W2 to `out`, where X is `tokens`, W1 is `weights["up"]` and W2 is `weights["down"]`."""
-        hidden = self.xp.matmul(tokens, weights["up"])
+        hidden = self._room("hidden", len(tokens), weights["up"].shape[1])
+        self._multiply(tokens, weights["up"], hidden)
         self.xp.maximum(hidden, 0, out=hidden)
-        self.xp.matmul(hidden, weights["down"], out=out)
+        self._multiply(hidden, weights["down"], out)
 
     def whole(self, tokens: Any, batch: int, out: Any) -> None:
         """Write the output of the whole layer to `out`; `tokens` are `batch` whole sequences, of the shape of `out`."""
-        middle = self.xp.empty_like(tokens)
-        self._attention(tokens, batch, self._whole, middle)
+        middle = self._room("middle", *tokens.shape)
+        self._attend(tokens, batch, self._whole, middle)
         middle += tokens
         self._network(middle, self._whole, out)
         out += middle
@@ -177,9 +220,9 @@ class TransformerLayer:
         """Compute the layer with this rank's columns and rows of the weights, sum over ranks, and return the output."""
         numbers, out = self.shape.numbers, self._arrived(group)
         partial = group.sent[:numbers].reshape(self.shape.tokens, self.shape.width)
-        self._attention(self.input, self.shape.batch, self._column_row, partial)
+        self._attend(self.input, self.shape.batch, self._column_row, partial)
         group.all_reduce(0, numbers)
-        middle = out + self.input
+        middle = self.xp.add(out, self.input, out=self._room("middle", *out.shape))
         self._network(middle, self._column_row, partial)
         group.all_reduce(0, numbers)
         out += middle
@@ -189,7 +232,8 @@ class TransformerLayer:
         """Compute this rank's tokens of every sequence, gather the output of all ranks, and return it."""
         batch, width, part = self.shape.batch, self.shape.width, self.shape.length // self.world
         tokens = self.input.reshape(batch, self.shape.length, width)[:, self.rank * part : (self.rank + 1) * part]
-        own_tokens = self.xp.ascontiguousarray(tokens).reshape(batch * part, width)
+        own_tokens = self._room("own", batch * part, width)
+        own_tokens.reshape(tokens.shape)[:] = tokens
         queries, keys, values = self._qkv(own_tokens, batch, self._whole)
         count = batch * part * width
         pairs = group.sent[: 2 * count].reshape(2, batch, part, width)
@@ -198,7 +242,8 @@ class TransformerLayer:
         every = group.received[: 2 * count * self.world].reshape(self.world, 2, batch, part, width)
         every = self.xp.ascontiguousarray(every.transpose(1, 2, 0, 3, 4)).reshape(2, batch, self.shape.length, width)
         mixed = self.attended(queries, every[0], every[1])
-        middle = self.xp.matmul(mixed.reshape(batch * part, width), self._whole["out"])
+        middle = self._room("middle", batch * part, width)
+        self._multiply(mixed.reshape(batch * part, width), self._whole["out"], middle)
         middle += own_tokens
         out = group.sent[:count].reshape(batch * part, width)
         self._network(middle, self._whole, out)
@@ -216,7 +261,7 @@ class TransformerLayer:
             if self.rank == 0:
                 out = group.sent[part].reshape(length, width)
                 tokens = self.input[index * length : (index + 1) * length]
-                self._attention(tokens, 1, self._whole, out)
+                self._attend(tokens, 1, self._whole, out)
                 out += tokens
                 group.send(1, part.start, count)
             else:
@@ -232,15 +277,17 @@ class TransformerLayer:
         return group.sent[:numbers].reshape(self.shape.tokens, width)
 
 
-def in_double(weights: dict[str, Any], tokens: Any, rows: Any) -> Any:
-    """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width)."""
+def in_double(weights: dict[str, Any], tokens: Any, rows: Any, dim: int) -> Any:
+    """Return the layer's output for the tokens number `rows` of one sequence: float64, shape (len(rows), width).
+
+    Heads have `dim` numbers."""
     q, k, v, out, up, down = (weights[name].astype(np.float64) for name in _MATRICES)
     tokens = tokens.astype(np.float64)
     queries, keys, values = tokens[rows] @ q, tokens @ k, tokens @ v
     mixed = np.empty_like(queries)
-    for first in range(0, tokens.shape[1], HEAD):
-        head = slice(first, first + HEAD)
-        scores = np.exp(queries[:, head] @ keys[:, head].T / math.sqrt(HEAD))
+    for first in range(0, tokens.shape[1], dim):
+        head = slice(first, first + dim)
+        scores = np.exp(queries[:, head] @ keys[:, head].T / math.sqrt(dim))
         mixed[:, head] = scores / scores.sum(axis=1, keepdims=True) @ values[:, head]
     middle = tokens[rows] + mixed @ out
     return middle + np.maximum(middle @ up, 0) @ down
@@ -253,6 +300,7 @@ def _lengths(target: gb.Target) -> Any:
 
 
 @topic.case(
+    version=2,
     ranks=ranks_of,
     devices=gpus_of,
     when=has_ranks,
@@ -267,7 +315,7 @@ def layer(bench: gb.Bench, by: str, of: int, batch: int, length: int) -> gb.Task
     Each split reports its efficiency: the unsplit time over ranks times the time of the split."""
     del by, of
     width = width_of(bench)
-    shape = LayerShape(batch, length, width, width // HEAD)
+    shape = LayerShape(batch, length, width, width // (_WIDE if width > _NARROW else _SMALL))
     scores = batch * shape.heads * length**2
     bench.need(4 * (_BUFFERS * (shape.numbers + width**2) + 3 * scores))
     return SplitLayer(bench, shape).task()
@@ -291,7 +339,7 @@ class SplitLayer:
             self._run(split)
         bench.device.synchronize()
         self._rows = bench.rng.integers(0, shape.length, _CHECKED)  # tokens of the first sequence that are compared
-        self._reference = in_double(self._layer.weights, self._layer.input[: shape.length], self._rows)
+        self._reference = in_double(self._layer.weights, self._layer.input[: shape.length], self._rows, shape.dim)
         own_seconds = [[self._timed(split) for split in self._splits] for _ in range(self._tries)]
         slowest = np.max(bench.exchange(own_seconds), axis=0)
         self._shortest = dict(zip(self._splits, slowest.min(axis=0).tolist(), strict=True))

@@ -10,9 +10,9 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PASS_S = 10.0  # seconds of a case in one pass of the full tier
 
 
-def effort(bench: gb.Bench) -> gb.Effort:
-    """Return the effort of a stage: 10 s in the full tier, a single point of a curve in the other tiers."""
-    return gb.Effort.sustained(_PASS_S) if bench.target.tier == "full" else gb.POINT
+def effort(bench: gb.Bench, seconds: float = _PASS_S) -> gb.Effort:
+    """Return the effort of a stage: `seconds` in the full tier, a single point of a curve in the other tiers."""
+    return gb.Effort.sustained(seconds) if bench.target.tier == "full" else gb.POINT
 
 
 def bits(array: Any) -> Any:

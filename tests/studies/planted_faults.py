@@ -48,6 +48,7 @@ UNSEEN = {  # what the engine cannot see, with the reasons
     "a call that times itself reports half": "The other half may be a preparation.",
     "half of the passes become one": "Twice the passes take 1.8 times as long, which is allowed.",
     "host passes: every second pass": "Twice the passes take twice as long, and the answer is that of the last pass.",
+    "a call that times itself reports a constant": "A clock with coarse ticks does the same.",
     "neither outputs nor inputs are declared": "An earlier answer is a right one, and no array is poisoned.",
     "a call that times itself stops its clock before the work": "As with half; a real rate would be impossible.",
     "dot: sums in single precision": "The bound of sums in any order allows the error.",

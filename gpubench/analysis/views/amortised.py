@@ -1,8 +1,9 @@
 """Compute after how many calls a compiler has earned back its cost, compared with the eager library.
 
 A view of the kind `amortisation` names cases of two kinds, distinguished by their axes: operators by several providers
-(axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. The note
-`eager` of an operator names the providers that it is compared with, separated by commas."""
+(axis `by`), and builds of an operator (axes `op`, `by` and `cache`) with the times `compile` and `first`. An operator
+may have its own cost in a stage `tuning`. The note `eager` of an operator names the providers that it is compared with,
+separated by commas."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from gpubench.stats import Interval, Vector
 
 STATES = {"process": "in a process that is up", "warm": "from a warm cache", "cold": "from a cold cache"}
 
+_TUNING = "tuning"  # the stage of an operator with the seconds of its own tuning
 _COSTS = {"process": "compile", "warm": "first", "cold": "first"}  # the time of a build that is paid
 _DRAWS = 4000  # resamples: the ends of an interval are then accurate to a tenth of its width
 _TAIL = 0.025  # probability on each side of a 95 % interval
@@ -196,6 +198,12 @@ class _Costs:
                 key = (result.devices, params["op"], params["by"], params["cache"])
                 self.samples.setdefault(key, []).append(_possible(series.values))
 
+    def add_own(self, result: Result, op: str, by: str) -> None:
+        """Keep the seconds that a result spent on tuning its own operator, from empty caches."""
+        for series in slowest_series(result):
+            if series.short == _TUNING and series.unit == "s":
+                self.samples.setdefault((result.devices, op, by, "cold"), []).append(_possible(series.values))
+
     def of(self, devices: tuple[str, ...], op: str, by: str, cache: str) -> list[float]:
         return _joined(self.samples.get((devices, op, by, cache), []))
 
@@ -211,6 +219,7 @@ def _amortised(summary: Summary, suite: str, view: View) -> list[Amortised]:
             costs.add(result)
         else:
             by = str(params.pop("by"))
+            costs.add_own(result, str(params.get(view.x, result.case.name)), by)
             key = (result.devices, result.case.name, tuple(params.items()))
             operators.setdefault(key, _Operator()).results.setdefault(by, []).append(result)
     return list(_comparisons(operators, costs, view))[:_MOST]

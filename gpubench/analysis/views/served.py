@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +35,10 @@ _SESSION_HEADS = (
     *(f"{share}{suffix}" for share in ("p50", "p99") for suffix in ("", ", predicted", ", error")),
 )
 _SESSION_NOTE = "Predicted from the measured step alone; the error is the share by which that exceeds LoadGen's figure"
+_BOUND_NOTE = (
+    "By gpubench's kernels, and at the bound: from the rates of memory and of products. "
+    "± is the largest difference between three draws of the arrivals."
+)
 _ENERGY_HEADS = ("case", "energy", "power")
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
 
@@ -50,12 +54,13 @@ class SessionCheck:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The simulated capacity of one model on one device; `label` joins the values of the view's axes `by`.
+    """The simulated capacity of one model on one device; `knees` has the highest rate within each objective, or None.
 
-    `times` are the measured times of calls, `load` the shape of the queries, and `points` the simulated latencies by
-    rate. `knees` has the highest rate within each of the objectives, None if no rate meets them."""
+    `bound` is the same from the times that calls would take at their bounds, if all of these are known."""
 
-    RECORD: ClassVar[str] = "view=title label devices prompt=load.prompt output=load.output highest_rates sessions"
+    RECORD: ClassVar[str] = (
+        "view=title label devices prompt=load.prompt output=load.output highest_rates bound_rates sessions"
+    )
     title: str
     label: str
     devices: tuple[str, ...]
@@ -64,11 +69,22 @@ class Serving:
     points: tuple[RatePoint, ...]
     knees: tuple[tuple[Objectives, RatePoint | None], ...]
     sessions: tuple[SessionCheck, ...]
+    bound: Serving | None = None
 
     @property
     def highest_rates(self) -> dict[str, float | None]:
         """The highest rate within each objective, queries per second; None if no rate meets it."""
         return {objectives.name: point.rate if point else None for objectives, point in self.knees}
+
+    @property
+    def bound_rates(self) -> dict[str, float | None] | None:
+        """The highest rates at the bound; None where that is unknown."""
+        return self.bound.highest_rates if self.bound else None
+
+    @property
+    def curves(self) -> list[Serving]:
+        """Itself, and the capacity at the bound."""
+        return [self, self.bound] if self.bound else [self]
 
     @property
     def text(self) -> str:
@@ -100,9 +116,9 @@ class Servings(Derived):
         for result in results:
             params = dict(result.case.params)
             label = ", ".join(str(params[axis]) for axis in view.by if axis in params)
-            grouped.setdefault((label, result.devices), _Measured()).add(result)
-        timed = ((*key, measured, times) for key, measured in grouped.items() if (times := measured.times()))
-        models = tuple(_serving(view.title, *model) for model in itertools.islice(timed, _MOST_MODELS))
+            grouped.setdefault((label, result.devices), _Measured(summary)).add(result)
+        timed = ((key, measured) for key, measured in grouped.items() if measured.times())
+        models = tuple(_serving(view.title, *key, measured) for key, measured in itertools.islice(timed, _MOST_MODELS))
         return [cls(view.title, models, tuple(results), summary)]
 
     @property
@@ -118,14 +134,14 @@ class Servings(Derived):
         if not self.models:
             return energy
         limits = ", ".join(f"{limit.name}: {limit.first_token_s:g} s and {limit.token_s:g} s" for limit in OBJECTIVES)
-        note = f"{_SERVING_NOTE}. Objectives on p99, first token and per token: {limits}; batch: the largest one"
-        knees = tuple(
-            _knee_row(model, objectives.name, point) for model in self.models for objectives, point in model.knees
-        )
+        curves = [capacity for model in self.models for capacity in model.curves]
+        objectives = f"Objectives on p99, first token and per token: {limits}; batch: the largest one"
+        note = f"{_SERVING_NOTE}. {_BOUND_NOTE} {objectives}"
+        knees = tuple(_knee_row(model, limit.name, point) for model in curves for limit, point in model.knees)
         tables = [
             Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)
         ]
-        rates = tuple(_rate_row(model, point) for model in self.models for point in model.points)
+        rates = tuple(_rate_row(model, point) for model in curves for point in model.points)
         tables.append(Table(self.title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
         sessions = tuple(_session_row(session) for model in self.models for session in model.sessions)
         if sessions:
@@ -136,12 +152,13 @@ class Servings(Derived):
 
 @dataclass(slots=True)
 class _Measured:
-    """The measured times of one model on one device in seconds, each the median of a replicate.
+    """The measured times of one model on one device in seconds, each the median of a replicate, and at the bound.
 
     `steps` has them by batch size and tokens of context, `prefills` by tokens of the prompt."""
 
-    steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
-    prefills: dict[int, list[float]] = field(default_factory=dict)
+    summary: Summary
+    steps: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
+    prefills: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
@@ -154,23 +171,37 @@ class _Measured:
             if "scenario" in dict(result.case.params):
                 self.sessions.append(result)
             else:
-                self.steps.setdefault((batch, context), []).append(seconds)
+                self.steps.setdefault((batch, context), []).append(self._pair(result, seconds))
         elif tokens:
-            self.prefills.setdefault(tokens, []).append(seconds)
+            self.prefills.setdefault(tokens, []).append(self._pair(result, seconds))
 
-    def times(self) -> ServingTimes | None:
-        """Return the times of calls in seconds for the simulation; None without a step or without a prefill."""
-        if not self.steps or not self.prefills:
+    def _pair(self, result: Result, seconds: float) -> tuple[float, float]:
+        """Return the seconds, and the seconds at the bound by the run's rates of memory and products, or NaN."""
+        series = quantities.headline(result)
+        shares = {share.basis: share.fraction for share in self.summary.figure(result, series).shares} if series else {}
+        best = shares.get("best", 1.0)
+        share = max(shares["roof"], best if best < 1 else 0.0) if "roof" in shares else math.nan
+        return seconds, share * seconds
+
+    def times(self, which: int = 0) -> ServingTimes | None:
+        """Return the times of calls in seconds, measured (0) or at the bound (1).
+
+        The result is None without a step or a prefill, or if the bound of one is unknown."""
+        seconds_of_all = [pair[which] for pairs in (*self.steps.values(), *self.prefills.values()) for pair in pairs]
+        if not self.steps or not self.prefills or not all(map(math.isfinite, seconds_of_all)):
             return None
         points_by_batch: dict[int, list[tuple[float, float]]] = {}
         for (batch, context), seconds in sorted(self.steps.items()):
-            points_by_batch.setdefault(batch, []).append((float(batch * context), stats.median(seconds)))
+            middle = stats.median([pair[which] for pair in seconds])
+            points_by_batch.setdefault(batch, []).append((float(batch * context), middle))
         lines = {batch: StepLine.fitted(*zip(*points, strict=True)) for batch, points in points_by_batch.items()}
         slopes = [lines[batch].token_s for batch, points in points_by_batch.items() if len(points) > 1]
         if slopes:  # a token of context costs about the same in every batch; the largest batch shows the cost best
             for batch, points in points_by_batch.items():
                 lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
-        prefills = {tokens: stats.median(values) for tokens, values in sorted(self.prefills.items())}
+        prefills = {
+            tokens: stats.median([pair[which] for pair in values]) for tokens, values in sorted(self.prefills.items())
+        }
         return ServingTimes(prefills, lines)
 
 
@@ -179,12 +210,19 @@ def _axis_count(result: Result, axis: str) -> int | None:
     return value if isinstance(value, int) and 1 <= value <= _MOST_TOKENS else None
 
 
-def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured, times: ServingTimes) -> Serving:
+def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measured) -> Serving:
+    times, at_bound = measured.times(), measured.times(1)
+    assert times is not None
+    sessions = tuple(check for result in measured.sessions if (check := _session_check(result, times)))
+    bound = _simulated(title, f"{label}, at the bound", devices, at_bound) if at_bound else None
+    return replace(_simulated(title, label, devices, times), sessions=sessions, bound=bound)
+
+
+def _simulated(title: str, label: str, devices: tuple[str, ...], times: ServingTimes) -> Serving:
     most = serving.capacity(times, _LOAD)
     points = tuple(serving.at_rate(times, _LOAD, share * most) for share in _SHARES)
     knees = tuple((objectives, serving.knee(times, _LOAD, objectives)) for objectives in OBJECTIVES)
-    sessions = tuple(check for result in measured.sessions if (check := _session_check(result, times)))
-    return Serving(title, label, devices, times, _LOAD, points, knees, sessions)
+    return Serving(title, label, devices, times, _LOAD, points, knees, ())
 
 
 def _session_check(result: Result, times: ServingTimes) -> SessionCheck | None:
@@ -211,7 +249,8 @@ def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tupl
     start = served.label, ", ".join(served.devices), *sizes, objectives
     if point is None:
         return (*start, "none meets them", *(NO_VALUE for _ in _KNEE_HEADS[7:]))
-    rates = units.quantity(point.rate, "query/s"), units.quantity(point.rate * served.load.output, "token/s")
+    spread = f"{units.quantity(point.rate, 'query/s')} ± {100 * point.spread:.1f} %"
+    rates = spread, units.quantity(point.rate * served.load.output, "token/s")
     return (*start, *rates, *_median_and_p99(point.first_token_s, point.token_s))
 
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,7 +179,12 @@ def _measure(
         if out.exists() and not data:
             last_line = "its run file is empty or larger than 256 MiB"
     if data:
-        board.put(boards.run_key(rank, turn), data)
+        try:
+            board.put(boards.run_key(rank, turn), data)
+        except boards.BoardGone as error:  # its disk is full, or the launcher has ended
+            kept = Path(tempfile.mkdtemp(prefix="gpubench-fleet-kept-"), out.name)
+            kept.write_bytes(data)
+            raise boards.BoardGone(f"{error}; this node's run file is kept: {kept}") from error
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
     return boards.MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 
@@ -429,7 +435,8 @@ class RayBoard:
         try:
             return ray.get(method.remote(*arguments), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError) as error:
-            raise boards.BoardGone(f"Ray's board does not answer: {one_line(str(error))}") from error
+            reason = one_line(str(error).partition("\n")[0])[:300]
+            raise boards.BoardGone(f"Ray's board does not answer: {reason}") from error
 
 
 def ray_member(actor: Any, rank: int, world: int, host: str) -> None:
@@ -485,12 +492,14 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
         try:
             address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+            with warnings.catch_warnings(action="ignore"):  # of a time-out, which is an error as well
+                ray.init(address=address, log_to_driver=False, logging_level="error")
             stack.callback(ray.shutdown)
             token_check = ray.remote(requires_token).options(num_cpus=0)
             is_safe = ray.get(token_check.remote(), timeout=_ANSWER_S)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
-            raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))}") from error
+            advice = "; if it requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH" * (not local)
+            raise UsageError(f"cannot use the Ray cluster {on}: {one_line(str(error))[:500]}{advice}") from error
         if not is_safe:
             raise UsageError(
                 f"the Ray cluster {on} requires no token, so anybody on its network can run programs on it: start all "

@@ -1,6 +1,7 @@
 """Write runs into the history, each in a separate transaction, so that concurrent writers lose no run."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -226,6 +227,8 @@ def run_files(places: Sequence[Path]) -> Iterator[Path]:
     """Yield these files, and all run files (.jsonl, .jsonl.gz) in these folders and below, sorted in each folder."""
     for place in places:
         if place.is_dir():
+            if not os.access(place, os.R_OK | os.X_OK):
+                raise FileError(f"{place}: {os.strerror(errno.EACCES)}")
             yield from sorted({path for suffix in _SUFFIXES for path in place.rglob(suffix) if path.is_file()})
         elif place.exists():
             yield place

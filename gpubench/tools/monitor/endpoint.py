@@ -15,15 +15,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from gpubench.base.errors import UsageError
 
 _PAGE = "/metrics"
+_OPENMETRICS = "application/openmetrics-text"
 _CLIENT_S = 10.0  # longest time for a request and its answer; Prometheus waits 10 s for an answer by default
 _MOST_CLIENTS = 16  # clients at once; a Prometheus server scrapes with one
 
 
 @contextlib.contextmanager
 def serve_page(
-    place: tuple[str, int], page: Callable[[], str], names: Collection[str] = (), client_s: float = _CLIENT_S
+    place: tuple[str, int], page: Callable[[bool], str], names: Collection[str] = (), client_s: float = _CLIENT_S
 ) -> Iterator[str]:
-    """Serve the text of `page` at an address and port (0: a free one) to the machine's own names and `names`."""
+    """Serve the text of `page` at an address and port (0: a free one) to the machine's own names and `names`.
+
+    `page` is called with whether the client wants OpenMetrics."""
     own_names = {name.lower() for name in ("localhost", socket.gethostname(), place[0], *names)}
     try:
         server = _Server(place, own_names, page, client_s)
@@ -46,7 +49,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 2 * _MOST_CLIENTS  # refused clients are accepted first, to be disconnected at once
 
-    def __init__(self, place: tuple[str, int], names: set[str], page: Callable[[], str], client_s: float) -> None:
+    def __init__(self, place: tuple[str, int], names: set[str], page: Callable[[bool], str], client_s: float) -> None:
         self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
         self.names, self.page, self._client_s = names, page, client_s
         self._lock = threading.Lock()
@@ -86,14 +89,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page; with 404 for another path, 421 for a host name that is not this machine's."""
         hosts = self.headers.get_all("Host") or ["localhost"] * (self.request_version == "HTTP/1.0")
-        status, text, version = HTTPStatus.NOT_FOUND, f"the counters are at {_PAGE}\n", ""
+        status, text, kind = HTTPStatus.NOT_FOUND, f"the counters are at {_PAGE}\n", "text/plain"
         if not is_named(hosts, self.server.names, str(self.connection.getsockname()[0])):
             status, text = HTTPStatus.MISDIRECTED_REQUEST, "this is not a name of this machine: see --host-name\n"
         elif self.path.partition("?")[0] == _PAGE:
-            status, text, version = HTTPStatus.OK, self.server.page(), " version=0.0.4;"
+            wanted = _OPENMETRICS in self.headers.get("Accept", "")
+            kind = f"{_OPENMETRICS}; version=1.0.0" if wanted else "text/plain; version=0.0.4"
+            status, text = HTTPStatus.OK, self.server.page(wanted)
         body = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", f"text/plain;{version} charset=utf-8")
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()

@@ -52,6 +52,42 @@ class Latest:
         return Window(CounterTable(tuple(self.counters.values()), samples), device, [(-math.inf, math.inf)])
 
 
+_STUCK_S = 30.0  # a collective waits for a slow peer, or for a checkpoint, for seconds
+# A kernel that only polls keeps the device busy and draws little; real work moves data.
+_STUCK_BUSY, _STUCK_POWER, _STUCK_DRAM = 99.0, 0.3, 1.0
+
+
+class StuckWatch:
+    """Finds GPUs that look hung: busy without a pause, near idle power, and without memory traffic, for 30 s."""
+
+    def __init__(self, latest: Latest) -> None:
+        self._latest = latest
+        self._since: dict[str, float] = {}
+
+    def look(self, now: float) -> list[str]:
+        """Return a line for each device that has looked hung for 30 s; `now` is in seconds of any clock."""
+        lines = []
+        for device in self._latest.devices.values():
+            values = self._values(device)
+            if not values:
+                self._since.pop(device.id, None)
+            elif now - self._since.setdefault(device.id, now) >= _STUCK_S:
+                lines.append(f"{device.id} looks hung for {now - self._since[device.id]:.0f} s: {values}")
+        return lines
+
+    def _values(self, device: Device) -> str:
+        """Return the values by which a device looks hung as text; empty if it does not, or if a value is missing."""
+        window = self._latest.window(device.id)
+        busy, power, dram = (window.mean(of) for of in (Measure.BUSY, Measure.BOARD_POWER, Measure.DRAM_SHARE))
+        limit = float(dict(device.details).get("power.limit_w", 0))
+        if busy is None or power is None or busy.value < _STUCK_BUSY or power.value > _STUCK_POWER * limit:
+            return ""
+        if dram is not None and dram.value > _STUCK_DRAM:
+            return ""
+        traffic = "unknown" if dram is None else f"{dram.value:.1f} %"
+        return f"busy {busy.value:.0f} %, {power.value:.0f} W of {limit:.0f} W, memory traffic {traffic}"
+
+
 def row(latest: Latest, device: str) -> dict[str, str]:
     """Return the id of a device and its values as texts by heading; a missing value is an empty text."""
     window = latest.window(device)
@@ -80,26 +116,38 @@ def lines(latest: Latest) -> Iterator[str]:
         yield f"{device} {', '.join(f'{heading} {text}' for heading, text in cells if text) or 'no values'}"
 
 
-def prometheus(latest: Latest) -> str:
-    """Return the counters in the text format of Prometheus 0.0.4: a metric per counter, a sample per device."""
+def prometheus(latest: Latest, openmetrics: bool = False) -> str:
+    """Return the counters in the text format of Prometheus 0.0.4, or of OpenMetrics 1.0, with a metric per counter."""
     newest = sorted((name, device, pairs[-1][1]) for (device, name), pairs in latest.samples.copy().items() if pairs)
     metrics = (
-        _metric(counter, {device: value for name, device, value in newest if name == counter.name}, latest.devices)
+        _metric(
+            counter, {dev: value for name, dev, value in newest if name == counter.name}, latest.devices, openmetrics
+        )
         for counter in latest.counters.values()
     )
-    return "".join(f"{line}\n" for metric in metrics for line in metric)
+    return "".join(f"{line}\n" for metric in metrics for line in metric) + "# EOF\n" * openmetrics
 
 
-def _metric(counter: Counter, values: Mapping[str, float], devices: Mapping[str, Device]) -> Iterator[str]:
-    """Yield the lines of one metric: its help, its type, and samples of the value of each device."""
+def metric_name(counter: Counter) -> str:
+    """Return the name of a counter's metric for Prometheus: `gpubench_nvml_energy_joules_total`."""
     suffix = _SUFFIXES.get(counter.unit, "")
+    total = "total" if counter.kind == "cumulative" else ""
+    parts = ("gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", counter.name), suffix, total)
+    return "_".join(filter(None, parts))
+
+
+def _metric(
+    counter: Counter, values: Mapping[str, float], devices: Mapping[str, Device], openmetrics: bool
+) -> Iterator[str]:
+    """Yield the lines of one metric: its help, its type, and samples of the value of each device."""
+    metric = metric_name(counter)
     rises = counter.kind == "cumulative"
-    parts = ("gpubench", re.sub(r"[^a-zA-Z0-9]+", "_", counter.name), suffix, "total" if rises else "")
-    metric = "_".join(filter(None, parts))
+    family = metric.removesuffix("_total") if openmetrics else metric
     source = counter.source.replace("\\", "\\\\").replace("\n", " ")
+    source = source.replace('"', '\\"') if openmetrics else source
     if values:
-        yield f"# HELP {metric} {counter.name}: {source}"
-        yield f"# TYPE {metric} {'counter' if rises else 'gauge'}"
+        yield f"# HELP {family} {counter.name}: {source}"
+        yield f"# TYPE {family} {'counter' if rises else 'gauge'}"
     for device, value in values.items():
         labels = f'device="{device.translate(_ESCAPES)}"'
         if device in devices:

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpubench.analysis import phases
+from gpubench.base.intervals import device_seconds
 from gpubench.model import Case, Counter, Measure, Result, Samples, Series
 from gpubench.tools.profile.inside import COPY, EVENT, KERNEL
 
 MOST_KERNELS = 40  # the kernels that take the most time have a result each
 MOST_VALUES = 1000  # recorded durations of one kernel, evenly picked
 MOST_EVENTS = 100_000  # events in the run file for a timeline, the first ones
-_LAUNCH_S = 1e-3  # a shorter gap counts as launch overhead, a longer one as a wait for the program
 _COPIES = {1: "h2d", 2: "d2h", 8: "d2d", 9: "h2h", 10: "p2p"}  # CUpti_ActivityMemcpyKind
 _NO_ROOFLINE = (
     "one pass over a program gives no operations and no bytes of each kernel: "
@@ -119,17 +119,7 @@ def _device_results(trace: Trace, on_device: npt.NDArray[np.bool_], device: str,
     """Yield the results of one device: where its time went, then its longest kernels, then its copies by kind."""
     kernels, copies = on_device & (trace.events["kind"] == KERNEL), on_device & (trace.events["kind"] == COPY)
     start, end = trace.start[on_device], trace.end[on_device]
-    busy, of_kernels = covered_seconds(start, end), covered_seconds(trace.start[kernels], trace.end[kernels])
-    of_others = covered_seconds(trace.start[on_device & ~kernels], trace.end[on_device & ~kernels])
-    gaps = uncovered_gaps(start, end)
-    seconds = {
-        "busy": busy,
-        "kernels": of_kernels,
-        "copies": of_others,
-        "overlap": of_kernels + of_others - busy,
-        "launch gaps": float(gaps[gaps < _LAUNCH_S].sum()),
-        "waits": float(gaps[gaps >= _LAUNCH_S].sum()),
-    }
+    seconds = device_seconds(start, end, ~kernels[on_device])
     counts = {"kernels": int(kernels.sum()), "copies": int(copies.sum()), "dropped": trace.dropped}
     notes = [*((name, str(count)) for name, count in counts.items()), ("roofline", f"none: {_NO_ROOFLINE}")]
     window = (float(start.min()) - zero, float(end.max()) - zero)
@@ -217,21 +207,6 @@ def events(
 
 def _none_for_nan(values: npt.NDArray[Any]) -> tuple[float | None, ...]:
     return tuple(None if value != value else value for value in values.tolist())
-
-
-def covered_seconds(start: Floats, end: Floats) -> float:
-    """Return the time in s that at least one interval from `start` (ascending) to `end` covers."""
-    if not len(start):
-        return 0.0
-    covered = np.maximum.accumulate(end)
-    begins = np.maximum(start[1:], covered[:-1])
-    return float(end[0] - start[0] + np.maximum(end[1:] - begins, 0).sum())
-
-
-def uncovered_gaps(start: Floats, end: Floats) -> Floats:
-    """Return the lengths in s of the gaps between intervals, which are in order of `start`."""
-    gaps: Floats = start[1:] - np.maximum.accumulate(end)[:-1]
-    return gaps[gaps > 0]
 
 
 PERIOD_S = 0.25
