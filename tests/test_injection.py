@@ -164,7 +164,7 @@ def is_inert_exposition(written):
     """Assert that every line follows the grammar of Prometheus and has no invisible character."""
     sample = re.compile(r'gpubench_\w+(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? \S+')
     lines = written.split("\n")
-    assert all(re.fullmatch(r"# (HELP|TYPE) gpubench_[^\n]*|", line) or sample.fullmatch(line) for line in lines)
+    assert all(re.fullmatch(r"# (HELP|TYPE) gpubench_[^\n]*|# EOF|", line) or sample.fullmatch(line) for line in lines)
     assert not UNSEEN.search(written)
 
 

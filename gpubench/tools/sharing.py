@@ -250,7 +250,9 @@ _COUNTER = re.compile(r"[A-Za-z_]\w{0,63}(?:\.[A-Za-z_]\w{0,63}){1,4}")
 _CASE_ID = re.compile(r"([^\[\]\s]{1,256})\[([^\[\]\s]{0,1024})\]")
 _SYMBOL = re.compile(r"(?=[^:]*(?:::|[(<])|\w+$)(?:[\w ,<>*&(){}\[\]#~-]|::){1,8192}")  # a kernel in C++
 _NUMBERED = re.compile(r"\d{4,}|[^\W\d_]\d|\d[^\W\d_]")  # R12, 4711
-_OWN_NAME = re.compile(r"\d{8}T\d{6}Z(?:-[a-z]{2,8})?|(?:file|host|name)-[0-9a-f]{12}")  # of a run file
+_OWN_NAME = re.compile(  # of a run file, or its moment
+    r"\d{8}T\d{6}Z(?:-[a-z]{2,8})?|(?:file|host|name)-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+)
 _RUN_FILE = re.compile(r"(.*?)((?:\.jsonl)?(?:\.gz)?)")
 
 Rule = Callable[[Any], Any]
