@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -116,6 +117,14 @@ class Bisection:
     def _git(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = ["git", "-c", "advice.detachedHead=false", *words]
         try:
-            return subprocess.run(command, cwd=cwd or self.repository, capture_output=True, text=True, check=False)
+            return subprocess.run(
+                command,
+                cwd=cwd or self.repository,
+                env=os.environ | {"LC_ALL": "C"},  # its sentences are read
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+            )
         except FileNotFoundError as error:
             raise UsageError("git is not installed; install it, and try again") from error
