@@ -154,6 +154,37 @@ def test_the_action_reports_the_redacted_runs_and_shows_their_figures(runs):
     assert bash(report, runs / "empty", GITHUB_STEP_SUMMARY="none").returncode == 0
 
 
+PYTHON = """#!/bin/bash
+[ "$1 $2" = "-m venv" ] || exit 9
+mkdir -p "$3/bin"
+printf '#!/bin/bash\\necho "$*" >>"%s/asked"\\n' "$PWD" >"$3/bin/pip"
+printf '#!/bin/bash\\necho installed\\n' >"$3/bin/gpubench"
+chmod +x "$3/bin/pip" "$3/bin/gpubench"
+"""
+ACTION_ASKS = ["--require-hashes -r /action/locks/host.lock", "--no-deps --no-build-isolation /action"]
+
+
+@pytest.mark.parametrize(("template", "asked"), [(ACTION, ACTION_ASKS), (COMPONENT, ["gpubench-suite[host] @ here"])])
+def test_the_install_step_makes_an_environment_and_puts_its_gpubench_on_the_path(tmp_path, template, asked):
+    """A stand-in for Python makes an environment whose pip only records what it is asked for."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(PYTHON)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    later = '[ -z "$GITHUB_PATH" ] || PATH="$(cat "$GITHUB_PATH"):$PATH"\ngpubench'
+    script = f'PATH="$PWD/bin:$PATH"\n{scripts(template)[0]}\n{later}'
+    variables = {
+        "GPUBENCH_INSTALL": "gpubench-suite[host] @ here",
+        "EXTRA": "host",
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+    }
+    if template == ACTION:
+        variables |= {"GITHUB_ACTION_PATH": "/action", "GITHUB_PATH": str(tmp_path / "path")}
+    done = bash(script, tmp_path, **variables)
+    assert (done.returncode, done.stdout) == (0, "installed\n"), done.stderr
+    options = "install --quiet --disable-pip-version-check "
+    assert (tmp_path / "asked").read_text().splitlines() == [f"{options}{line}" for line in asked]
+
+
 def test_gitlabs_script_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
     before, script = scripts(COMPONENT)
     script = f"{before}\nmkdir -p gpubench-runs\n{script}"
