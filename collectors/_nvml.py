@@ -2,12 +2,14 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpubench.api import collector as gb
 
 _PATIENCE_S = 1.0
+_JETSON = Path("/etc/nv_tegra_release")
 
 
 class Turns:
@@ -92,8 +94,28 @@ def initialised() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise gb.Unavailable(f"NVML does not start ({error})", "check the driver with nvidia-smi") from error
+        how = (
+            "this Jetson's driver has none; run tegrastats beside it"
+            if _JETSON.exists()
+            else "check it with nvidia-smi"
+        )
+        raise gb.Unavailable(f"NVML does not start ({error})", how) from error
     return pynvml
+
+
+# What a device lacks that is not a whole card, as a clause for the reason of a missing counter.
+_LACKS = {
+    "card": "",
+    "mig": "a MIG instance shares clocks, power and links with the other instances of its card",
+    "vgpu": "the host of a virtual GPU keeps its clocks, power and errors to itself",
+    "integrated": "an integrated GPU has no power sensor, memory clock or link of its own",
+}
+
+
+def lacking(device: gb.Device, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons of missing counters by name, each with what this kind of device lacks."""
+    clause = _LACKS[device.kind]
+    return {name: f"{reason}; {clause}" if clause else reason for name, reason in reasons.items()}
 
 
 def handle_of(nvml: Any, device: gb.Device) -> Any:

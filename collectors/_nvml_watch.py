@@ -6,6 +6,7 @@ nvml.h: nvmlClocksEventReason…, before driver 535 nvmlClocksThrottleReason…;
 them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from gpubench.api import collector as gb
@@ -130,9 +131,18 @@ def instant_power_w(nvml: Any, gpu: Any) -> float:
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
-def _process_ids(nvml: Any, gpu: Any) -> tuple[int, ...]:
-    """Return the ids of the compute processes on the GPU; `nvml` is the module pynvml, and `gpu` its handle."""
-    return tuple(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+_NO_INSTANCE = 0xFFFFFFFF  # of a process on a card without MIG (nvml.h, nvmlProcessInfo_t)
+
+
+def process_ids(nvml: Any, gpu: Any, is_mig: bool) -> tuple[int, ...]:
+    """Return the ids of the compute processes on the GPU; of a MIG instance without its neighbours.
+
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses a call."""
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    if is_mig:  # some drivers list every process of the card
+        own = (nvml.nvmlDeviceGetGpuInstanceId(gpu), _NO_INSTANCE)
+        processes = [process for process in processes if process.gpuInstanceId in own]
+    return tuple(process.pid for process in processes)
 
 
 class NvmlWatch:
@@ -147,7 +157,7 @@ class NvmlWatch:
         self._id = device.id
         self._default_hz = default_clock_hz(device)
         self._limit_w = power_limit_w(device)
-        self._others = ForeignProcesses(lambda: self._read(_process_ids))
+        self._others = ForeignProcesses(lambda: self._read(partial(process_ids, is_mig=device.kind == "mig")))
 
     def begin(self) -> None:
         """Count the processes of others on the GPU as the baseline.

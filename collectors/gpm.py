@@ -96,6 +96,14 @@ class GpmSamples:
             self._nvml.nvmlGpmSampleFree(sample)
 
 
+def _why_without(device: gb.Device) -> str:
+    """Return why a device has no GPM counters."""
+    if device.architecture.number < (9, 0):
+        return f"GPM counters begin with sm_90 (Hopper); this GPU is {device.arch}"
+    kinds = {"mig": "a MIG instance", "vgpu": "a virtual GPU", "integrated": "an integrated GPU", "card": "this GPU"}
+    return f"the driver gives {kinds[device.kind]} no GPM counters"
+
+
 class Source(NvmlAccess):
     """GPM counters; an unsupported metric is None. Raises Unavailable if a GPU is lost or has no GPM."""
 
@@ -106,9 +114,7 @@ class Source(NvmlAccess):
             name: GpmSamples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)
         }
         if not self._samples:
-            raise gb.OptionalUnavailable(
-                "this GPU does not support GPM counters", "they need Hopper or newer, without MIG"
-            )
+            raise gb.OptionalUnavailable(_why_without(devices[0]), "they need a whole Hopper GPU or a newer one")
 
     def _supports(self, gpu: Any) -> bool:
         """Return whether the GPU with NVML's handle `gpu` has GPM counters; a GPU whose answer is an error has none."""
@@ -139,7 +145,7 @@ class Source(NvmlAccess):
     def unsupported(self, device: gb.Device) -> Mapping[str, str]:
         """Return the counters that NVML refuses for this device, each name with NVML's reason; takes 0.1 s."""
         if device.id not in self._samples:
-            return {counter.name: "this GPU does not support GPM counters" for counter in Gpm.counters}
+            return {counter.name: _why_without(device) for counter in Gpm.counters}
         time.sleep(_LEAST_S)  # once, when sampling begins
         return {name: str(self._nvml.NVMLError(status)) for name, (status, _) in self._read(device).items() if status}
 

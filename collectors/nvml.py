@@ -16,6 +16,7 @@ from ._nvml import (
     handle_of,
     initialised,
     is_lost,
+    lacking,
     opened,
     slow,
     slowest,
@@ -342,9 +343,9 @@ class Source(NvmlAccess):
         return self._xids[device.id].read()
 
     def unsupported(self, device: gb.Device) -> Mapping[str, str]:
-        """Return the counters that NVML refuses for this device, with its text, such as `Not Supported`."""
+        """Return the counters that NVML refuses for this device, with the reason, such as `Not Supported`."""
         readers = {counter.name: self._reader_of(device, counter.name) for counter in COUNTERS}
-        return refusals(readers, self._nvml.NVMLError)
+        return lacking(device, refusals(readers, self._nvml.NVMLError))
 
     def messages(self, device: gb.Device) -> Sequence[str]:
         """Return a sentence about each Xid error that was counted since the last call."""

@@ -186,6 +186,8 @@ class GpuStream(Stream):
             threads = min(self._shape.threads, _OTHER_THREADS)
             return max(1, self.bench.target.device.units) * (self._shape.threads // threads), threads
         threads = _THREADS.get(name, _OTHER_THREADS)
+        if self.bench.target.device.architecture.resident_threads % threads:  # 1024 of 1536 leave a third idle
+            threads = _OTHER_THREADS
         return math.ceil(self._vectors() / (threads * (1 if name in _THREADS else _VECTORS))), threads
 
     def call(self, name: str, *args: Any) -> Call:

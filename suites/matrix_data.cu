@@ -13,7 +13,8 @@ struct Eight {
         const int exponent = own > 1 - BIAS ? own : 1 - BIAS;
         const u32 steps = (u32)rintf(fabsf(value) * power(FRACTION - exponent));
         const u32 code = ((u32)(exponent + BIAS - 1) << FRACTION) + steps;  // a carry increments the exponent correctly
-        return (Word)((code < MOST ? code : MOST) | (value < 0 ? 128u : 0u));
+        // No negative zero, whose code is NaN in the FP8 formats of CDNA 3.
+        return (Word)((code < MOST ? code : MOST) | (value < 0 && code ? 128u : 0u));
     }
     static __device__ __forceinline__ double value(Word word) {
         const u32 exponent = (word & 127u) >> FRACTION, fraction = word & ((1u << FRACTION) - 1);
@@ -133,8 +134,17 @@ KERNELS(float16, Half)
 KERNELS(bfloat16, Brain)
 KERNELS(float8_e4m3, Eight<4, 3, 7, 0x7e>)
 KERNELS(float8_e5m2, Eight<5, 2, 15, 0x7b>)
+KERNELS(float4_e2m1, Eight<2, 1, 1, 0x7>)  // a code in a byte, of which `pack_nibbles` makes half a byte
 KERNELS(int8, Int8)
 KERNELS(int32, Int32)
+
+// Packs codes of float4_e2m1, whose sign is bit 7, two to a byte; the first is the low half. `n` counts bytes of `out`.
+extern "C" __global__ void pack_nibbles(const u8* codes, u64 n, u8* out) {
+    for (u64 i = gb_thread(); i < n; i += gb_threads()) {
+        const u32 low = codes[2 * i], high = codes[2 * i + 1];
+        out[i] = (u8)((low & 7u) | (low >> 4 & 8u) | (high & 7u) << 4 | (high & 128u));
+    }
+}
 
 // Quantised weights: q = w/scale, rounded to the nearest integer, of the normal numbers w = spread·drawn(seed, i).
 // Groups of 128 weights have a scale with which the largest weight of the group becomes MOST steps. One thread per

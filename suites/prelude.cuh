@@ -388,6 +388,60 @@ static __device__ __forceinline__ void gb_bulk_wait_read() {
 static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 
+// Blackwell's matrix instructions (tcgen05; PTX ISA 8.6, "TensorCore 5th Generation Family Instructions"): one thread
+// multiplies matrices in shared memory and adds to sums in tensor memory. Compiled, but never run by this project.
+#if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL) || \
+                defined(__CUDA_ARCH_FEAT_SM110_ALL))
+#define GB_TCGEN05 1
+// Reserves columns of tensor memory, and frees them; by all lanes of one warp. The address is written to `shared`.
+template <int COLUMNS_RESERVED>
+static __device__ __forceinline__ void gb_tensor_memory(u32* shared) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(gb_shared_address(shared)),
+                 "n"(COLUMNS_RESERVED)
+                 : "memory");
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
+}
+template <int COLUMNS_RESERVED>
+static __device__ __forceinline__ void gb_free_tensor_memory(u32 address) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(COLUMNS_RESERVED));
+}
+// Describes a matrix whose rows of 128 bytes follow each other in the 128-byte swizzle: 1024 bytes for 8 rows.
+static __device__ __forceinline__ u64 gb_described(const void* shared) {
+    return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 46 | 2ull << 61;
+}
+// Describes 128 × `columns` sums in float32; `format` is 0 for float16 and e4m3, 1 for bfloat16, and 2 for tf32.
+static __device__ __forceinline__ u32 gb_product_of(u32 format, u32 columns) {
+    return 1u << 4 | format << 7 | format << 10 | columns / 8 << 17 | 128u / 16 << 24;
+}
+#define GB_TCGEN05_MMA(KIND, sums, a, b, product, adds)                                                         \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n"                                                    \
+                 "tcgen05.mma.cta_group::1.kind::" KIND " [%0], %1, %2, %3, p;\n}" ::"r"(sums), "l"(a), "l"(b),  \
+                 "r"(product), "r"((u32)(adds))                                                                 \
+                 : "memory")
+// Arrives at a barrier when all earlier products of this thread are done.
+static __device__ __forceinline__ void gb_products_arrive(u64* barrier) {
+    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+                     gb_shared_address(barrier))
+                 : "memory");
+}
+static __device__ __forceinline__ void gb_after_barrier() {
+    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+}
+static __device__ __forceinline__ void gb_before_barrier() {
+    asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+// Reads 16 sums of this lane's row: warp w of a group of four reads the rows from 32·w on.
+static __device__ __forceinline__ void gb_read_sums(u32 address, u32 (&sums)[16]) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+                 "%14, %15}, [%16];"
+                 : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3]), "=r"(sums[4]), "=r"(sums[5]),
+                   "=r"(sums[6]), "=r"(sums[7]), "=r"(sums[8]), "=r"(sums[9]), "=r"(sums[10]), "=r"(sums[11]),
+                   "=r"(sums[12]), "=r"(sums[13]), "=r"(sums[14]), "=r"(sums[15])
+                 : "r"(address));
+    asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+}
+#endif
+
 // Half precision without a header, because no header works for both vendors: the two halves of a word as floats, and a
 // float rounded to the nearest half, ties to even.
 #if GB_HIP

@@ -45,7 +45,7 @@ class PaperBench(Bench):
 
 def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
     """Return a bench of the suite on a GPU on paper; with vendor `amd`, NumPy computes the library's products."""
-    features = frozenset({"matrix"} if vendor == "nvidia" else ())
+    features = frozenset({"matrix", "wgmma"} if vendor == "nvidia" else ())
     traits = Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True, features=features)
     gpu = PaperGpu(traits, free=free)
     case = Case(suite.name, "case", tuple(params.items()))

@@ -31,9 +31,9 @@ def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
     return status, log
 
 
-def built(source: str, options: Sequence[str]) -> tuple[int, str, bytes]:
+def built(source: str, options: Sequence[str], nvrtc: ctypes.CDLL | None = None) -> tuple[int, str, bytes]:
     """Return the status of NVRTC, its log, and the machine code if the options name a real architecture (`sm_90`)."""
-    nvrtc = library()
+    nvrtc = nvrtc or library()
     assert nvrtc is not None
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0

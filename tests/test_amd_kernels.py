@@ -35,6 +35,14 @@ MATRIX = [
     {**INSTRUCTIONS.amd_defines(form), "INDEPENDENT": chains, "THREADS": 1024}
     for form in INSTRUCTIONS.MFMA.values()
     for chains in (1, 4)
+    if form.since == INSTRUCTIONS._CDNA2 and not form.own
+]
+NEWER = [
+    (arch, {**INSTRUCTIONS.amd_defines(form), "INDEPENDENT": 4, "THREADS": 1024})
+    for arch in map(INSTRUCTIONS.gb.Architecture.parse, _hiprtc.ARCHS)
+    for form in INSTRUCTIONS.MFMA.values()
+    if (form.since > INSTRUCTIONS._CDNA2 or form.own) and form.since <= arch
+    if not form.own or form.own in arch.features
 ]
 ROWS = [
     *({"OPERATOR": number, "HALVES": 1, "COLS": 4096, "THREADS": 128, "LANES": 64} for number in range(8)),
@@ -285,6 +293,17 @@ def test_the_timed_loop_of_matrix_instructions_has_one_for_each_step(macros: dic
                 wanted.removesuffix("1k"),
             }
             assert counts.total() == 64
+
+
+@pytest.mark.parametrize(("arch", "macros"), NEWER, ids=lambda value: str(getattr(value, "name", value)))
+def test_a_matrix_instruction_of_newer_gpus_is_one_instruction_for_each_step(arch, macros: dict[str, object]) -> None:
+    compiled = kernels("tensor/instructions_mma.cu", arch.name, **macros)["matrix_chains"]
+    multiplies = [counts for loop in timed(compiled)
+                  if (counts := Counter(line.name for line in loop if "mfma" in line.name))]  # fmt: skip
+    wanted = str(macros["INSTRUCTION"]).replace("_", "")
+    assert [(len(counts), counts.total()) for counts in multiplies] == [(1, 64)]
+    (name,) = multiplies[0]
+    assert name.removeprefix("v_").removesuffix("_e64").replace("_", "") == wanted
 
 
 @arch_of_amd

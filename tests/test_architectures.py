@@ -3,6 +3,7 @@
 import dataclasses
 from types import SimpleNamespace
 
+import _parade
 import numpy as np
 import pytest
 from _grid_device import PAPER, PaperGpu
@@ -10,16 +11,17 @@ from _modules import room_module, suite_module
 
 from gpubench import plugins
 from gpubench.api.suite import Architecture, Bench, Case, Facts, Skip, Target, Traits
+from gpubench.base.errors import WrongAnswer
+from gpubench.devices.backends import _gpu_facts
 
 KIB = 1024
 # Shared memory that a block may have: CUDA C++ Programming Guide, "Compute Capabilities"; on AMD its LDS.
-SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx90a": 64, "gfx942": 64}
+SHARED = {arch: row["shared_kib"] for arch, row in _parade.ARCHS.items()}
 
 
 def stand_in(arch, suite="tensor"):
     """Return a bench on a GPU of that architecture, by its traits alone; its kernels are compiled nowhere."""
-    is_amd, number = arch.startswith("gfx"), Architecture.parse(arch).number
-    features = frozenset({"matrix"} | ({"bulk_copy"} if not is_amd and number >= (9, 0) else set()))
+    is_amd, features = arch.startswith("gfx"), Architecture.parse(arch).features
     traits = Traits(
         "amd" if is_amd else "nvidia", arch, "hip" if is_amd else "cuda", ("hot",), "none", 64 if is_amd else 32,
         is_gpu=True, max_shared_bytes=SHARED[arch] * KIB, features=features,
@@ -62,11 +64,18 @@ def test_architectures_of_one_vendor_have_an_order_and_others_none():
 FP8, WIDE = "m16n8k32 float8_e4m3", ["m16n8k4 float64", "m16n8k8 float64", "m16n8k16 float64"]
 
 
+NARROW = ["m32n32k8 int8", "m16n16k16 int8"]
+CDNA3 = [f"{shape} {dtype}" for dtype in ("int8", "float8_e4m3") for shape in ("m32n32k16", "m16n16k32")]
+CDNA4 = [f"{shape} {dtype}" for dtype in ("float16", "bfloat16") for shape in ("m32n32k16", "m16n16k32")]
+CDNA4 += ["m32n32k32 int8", "m16n16k64 int8"]
+
+
 @pytest.mark.parametrize(
     ("arch", "skipped"),
     [
-        ("sm_80", [FP8, *WIDE]), ("sm_90", [FP8]), ("sm_100", [FP8, *WIDE]), ("sm_120", WIDE),
-        ("gfx90a", []), ("gfx942", []),
+        ("sm_80", [FP8, *WIDE]), ("sm_89", WIDE), ("sm_90", [FP8]), ("sm_100", [FP8, *WIDE]), ("sm_103", [FP8, *WIDE]),
+        ("sm_110", [FP8, *WIDE]), ("sm_120", WIDE), ("sm_121", WIDE),
+        ("gfx90a", [*CDNA3, *CDNA4]), ("gfx942", [*NARROW, *CDNA4]), ("gfx950", NARROW),
     ],
 )  # fmt: skip
 def test_a_gpu_measures_every_matrix_instruction_that_it_has(arch, skipped, monkeypatch):
@@ -109,3 +118,117 @@ def test_the_ring_of_bulk_copies_fits_the_shared_memory_of_a_block(arch, chunks)
 def test_the_newest_engine_is_that_of_the_architecture(arch, engine):
     target = SimpleNamespace(device=dataclasses.replace(PAPER, arch=arch))
     assert suite_module("bandwidth", "_engines").newest_engine(target) == engine
+
+
+def test_turing_measures_its_two_forms_of_half_precision(monkeypatch):
+    mma, bench = suite_module("tensor", "_mma"), stand_in("sm_75")
+    monkeypatch.setattr(type(bench), "kernel", lambda *_, **__: pytest.fail("reached", pytrace=False))
+    built = []
+    for shape, dtype, sums in mma._instructions(bench.target):
+        with pytest.raises((Skip, pytest.fail.Exception)) as ended:
+            mma.mma(bench, shape, dtype, sums, 1)
+        built += [(shape, dtype, sums)] if ended.type is not Skip else []
+    assert built == [("m16n8k8", "float16", "float32"), ("m16n8k8", "float16", "float16")]
+
+
+@pytest.mark.parametrize(
+    ("arch", "target", "threads", "some", "missing"),
+    [
+        ("sm_70", "sm_70", 2048, "", "async_copy matrix"),
+        ("sm_75", "sm_75", 1024, "", "matrix"),
+        ("sm_86", "sm_86", 1536, "async_copy matrix", "float8_mma bulk_copy"),
+        ("sm_89", "sm_89", 1536, "float8_mma", "bulk_copy"),
+        ("sm_90", "sm_90a", 2048, "wgmma clusters float64_wide", "tcgen05 float8_mma block_scales"),
+        ("sm_100", "sm_100a", 2048, "tcgen05 block_scales", "wgmma float8_mma"),
+        ("sm_103", "sm_103a", 2048, "tcgen05", "wgmma"),
+        ("sm_110", "sm_110a", 1536, "tcgen05", "wgmma"),
+        ("sm_121", "sm_121a", 1536, "block_scales float8_mma bulk_copy", "tcgen05 wgmma"),
+        ("gfx90a", "gfx90a", 2048, "matrix", "async_copy"),
+        ("gfx1100", "gfx1100", 2048, "", "matrix"),
+        ("x86_64", "x86_64", 2048, "", "matrix"),
+    ],
+)
+def test_an_architecture_has_features_a_compilers_target_and_resident_threads(arch, target, threads, some, missing):
+    architecture = Architecture.parse(arch)
+    assert (architecture.target, architecture.resident_threads) == (target, threads)
+    assert set(some.split()) <= architecture.features
+    assert not set(missing.split()) & architecture.features
+
+
+def test_kernels_are_planned_for_the_threads_that_a_compute_unit_holds():
+    stream, cache = suite_module("bandwidth", "_stream"), suite_module("bandwidth", "_cache")
+    rows = {}
+    for arch in ("sm_75", "sm_89", "sm_90"):
+        device = dataclasses.replace(PAPER, arch=arch, units=10)
+        target = Target(Facts((device,)), device, "full")
+        rows[arch] = (max(stream._threads(target).full), cache.layout(target, 2**30, False)[-1] // 10)
+    assert rows == {"sm_75": (1024, 4), "sm_89": (1536, 6), "sm_90": (1536, 8)}
+
+
+@pytest.mark.parametrize(
+    ("arch", "supported", "options"),
+    [
+        ("sm_90", (90,), ("--gpu-architecture=sm_90a",)),
+        ("sm_120", (90, 100), ()),
+        ("sm_80", (80,), ()),
+        ("gfx942", (), ()),
+    ],
+)
+def test_cupy_is_asked_for_every_instruction_of_an_architecture_that_its_compiler_knows(arch, supported, options):
+    nvrtc = SimpleNamespace(getSupportedArchs=lambda: list(supported))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(nvrtc=nvrtc))
+    assert _gpu_facts.target_options(cupy, dataclasses.replace(PAPER, arch=arch)) == options
+
+
+def test_a_virtual_gpu_that_reports_no_clock_has_no_clock_and_not_zero():
+    details = dict(_parade.facts_of("vgpu").devices[0].details)
+    assert details.keys() == {"shared.unit_bytes"}
+    assert dict(_parade.facts_of("a10").devices[0].details)["clock.sm_hz"] == "1695000000"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32", "float8_e4m3"])
+def test_sums_of_blackwells_products_are_exact_for_both_signs_and_a_step_that_is_left_out_is_found(dtype, monkeypatch):
+    case, bench = suite_module("tensor", "_tcgen05"), stand_in("sm_100")
+    form, missing, launched = case.FORMATS[dtype], [0], []
+
+    def kernel(grid, block, args, shared_bytes):
+        words, rounds, sums, cycles = args
+        sign = -1 if words[0] == form.minus else 1
+        sums[...] = sign * (int(rounds) * 16 - missing[0]) * form.inner
+        cycles[:] = np.stack((np.full(len(cycles) // 2, int(rounds)), np.arange(len(cycles) // 2)), 1).ravel()
+        launched.append(shared_bytes)
+
+    kernel.resources = lambda threads, shared_bytes: None
+    monkeypatch.setattr(type(bench), "kernel", lambda *_, **__: kernel)
+    monkeypatch.setattr(case, "loadable", lambda bench, build: build())  # NumPy has no errors of CUDA
+    task = case.tcgen05(bench, dtype, 64)
+    stage = task.stages[""]
+    for _ in range(2):
+        stage.call()
+        task.check()
+        stage.inputs()
+    assert max(launched) <= SHARED["sm_100"] * KIB
+    assert "compile-checked" in task.notes["tested"]
+    missing[0] = 1
+    stage.call()
+    with pytest.raises(WrongAnswer):
+        task.check()
+
+
+@pytest.mark.parametrize("error", ["CompileException", "CUDADriverError"])
+def test_a_compiler_or_driver_without_tcgen05_skips_the_case_with_its_error(error):
+    class OldError(Exception):
+        pass
+
+    others = type("OtherError", (Exception,), {})
+    cuda = SimpleNamespace(
+        compiler=SimpleNamespace(CompileException=OldError if error == "CompileException" else others),
+        driver=SimpleNamespace(CUDADriverError=OldError if error == "CUDADriverError" else others),
+    )
+    bench = SimpleNamespace(xp=SimpleNamespace(cuda=cuda), traits=SimpleNamespace(arch="sm_100"))
+
+    def build():
+        raise OldError("no kernel image")
+
+    with pytest.raises(Skip, match="has no tcgen05 for sm_100: no kernel image"):
+        suite_module("tensor", "_kernels").loadable(bench, build)

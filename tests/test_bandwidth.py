@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import _make as make
 import numpy as np
 import pytest
 from _bandwidth import H200, MIB, SUITE, PlainGpu, assert_checked, bench_of, build, build_on, ids, sibling
@@ -271,10 +272,15 @@ def test_the_expected_sums_of_shared_memory_are_those_that_its_kernel_computes(a
     assert np.mean(expected != sibling("_cache")._expected(access, words[::-1], width, 7)) > 0.99
 
 
+def target_of(units: int, arch: str = "sm_90") -> Target:
+    device = make.device(arch=arch, units=units)
+    return Target(make.facts(device), device, "full")
+
+
 @pytest.mark.parametrize(("units", "size"), [(132, 2**21), (132, 2**24), (108, 2**25), (1, 2**20), (132, 2**28)])
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_sweep_reads_every_vector_of_its_working_set(units: int, size: int, cached: bool) -> None:
-    vectors, tile, turns, hop, blocks = sibling("_cache").layout(units, size, cached)
+@pytest.mark.parametrize(("cached", "arch"), [(True, "sm_90"), (False, "sm_90"), (False, "sm_89"), (False, "sm_75")])
+def test_a_sweep_reads_every_vector_of_its_working_set(units: int, size: int, cached: bool, arch: str) -> None:
+    vectors, tile, turns, hop, blocks = sibling("_cache").layout(target_of(units, arch), size, cached)
     tiles = vectors // tile
     assert tiles >= 64
     assert tile % 1024 == 0
@@ -284,7 +290,7 @@ def test_a_sweep_reads_every_vector_of_its_working_set(units: int, size: int, ca
 
 
 def test_beyond_the_cache_almost_every_tile_is_read_again_only_after_all_others() -> None:
-    vectors, tile, turns, hop, blocks = sibling("_cache").layout(132, 2**28, False)
+    vectors, tile, turns, hop, blocks = sibling("_cache").layout(target_of(132), 2**28, False)
     order = ((hop * np.arange(turns)[:, None] + np.arange(blocks)) % (vectors // tile)).ravel()
     places = np.argsort(order, kind="stable")
     gaps = np.diff(places)[np.diff(order[places]) == 0]

@@ -1,10 +1,12 @@
 """The collectors: their declarations, the host's readings on this machine, and the verdicts of their watches."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import _parade
 import psutil
 import pynvml
 import pytest
@@ -476,3 +478,38 @@ def test_the_document_lists_every_counter_as_it_is():
     ours = tuple(f"    {name}." for name in ("amd", *COLLECTORS))
     listed = [line.split() for line in document.splitlines() if line.startswith(ours)]
     assert listed == rows
+
+
+def test_the_processes_of_another_slice_are_nobody_s_business_of_a_mig_instance():
+    listed = [SimpleNamespace(pid=pid, gpuInstanceId=instance) for pid, instance in ((1, 3), (2, 4), (3, 0xFFFFFFFF))]
+    nvml = SimpleNamespace(
+        nvmlDeviceGetComputeRunningProcesses=lambda gpu: listed, nvmlDeviceGetGpuInstanceId=lambda gpu: 3
+    )
+    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=True) == (1, 3)
+    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=False) == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("card", "kind", "clause"),
+    [
+        ("mig", "mig", "shares clocks, power and links with the other instances"),
+        ("vgpu", "vgpu", "the host of a virtual GPU keeps its clocks"),
+        ("orin", "integrated", "has no power sensor"),
+        ("rtx-4090", "card", ""),
+    ],
+)
+def test_a_missing_counter_has_the_reason_of_its_kind_of_device(card, kind, clause):
+    device = _parade.facts_of(card).devices[0]
+    assert device.kind == kind
+    (reason,) = room_module("collectors", "_nvml").lacking(device, {"nvml.power": "Not Supported"}).values()
+    assert (reason.partition("; ")[0], clause in reason) == ("Not Supported", True)
+    assert reason.count(";") == bool(clause)
+
+
+def test_a_card_without_gpm_says_whether_its_architecture_or_its_kind_is_the_reason():
+    gpm, cards = inspect.getmodule(plugins.load("collectors", "gpm").__class__), ("rtx-4090", "mig", "gb10", "rtx-5090")
+    reasons = [gpm._why_without(_parade.facts_of(card).devices[0]) for card in cards]
+    assert reasons == [
+        "GPM counters begin with sm_90 (Hopper); this GPU is sm_89",
+        *(f"the driver gives {kind} no GPM counters" for kind in ("a MIG instance", "an integrated GPU", "this GPU")),
+    ]

@@ -118,7 +118,7 @@ def test_an_earlier_answer_is_found_though_several_stages_share_the_tokens(monke
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["block128", "row"])
+@pytest.mark.parametrize("name", ["block128", "row", "mxfp8", "nvfp4"])
 def test_an_earlier_answer_of_a_product_with_scales_is_found(name):
     operands = scaled_operands(name)
 
@@ -295,6 +295,11 @@ def test_without_the_binding_the_skip_says_how_to_get_it(monkeypatch):
 def stored_scale(format_of, stored, rows, k, i, j):
     """Return the scales of elements (i, j) from the stored array, by the formulas of cuBLASLt's documentation."""
     parts = -(-k // 128)
+    if format_of.mode in ("VEC32_UE8M0", "VEC16_UE4M3"):  # tiles of 128 rows and four scales, 32 rows of 16 bytes each
+        part, tiles = j // format_of.along, -(-k // format_of.along // 4)
+        offset = (i // 128 * tiles + part // 4) * 512 + i % 32 * 16 + i % 128 // 32 * 4 + part % 4
+        code = stored[offset].astype(int)
+        return 2.0 ** (code - 127) if format_of.along == 32 else (1 + code % 8 / 8) * 2.0 ** (code // 8 - 7)
     if format_of.mode == "VEC128_32F":  # row-major down the rows: shape rows × L
         return stored[j // 128 * rows + i]
     if format_of.mode == "BLK128x128_32F":  # along K first, rows of blocks begin at a multiple of 4
@@ -303,7 +308,10 @@ def stored_scale(format_of, stored, rows, k, i, j):
 
 
 def scaled_operands(name, m=16, n=132, k=384):
-    return SCALED.ScaledOperands(bench(SUITE), EIGHT, FORMATS.Shape(m, n, k, "nt"), name)
+    shape = FORMATS.Shape(m, n, k, "nt")
+    if name == "nvfp4":
+        return SCALED.FourBitOperands(bench(SUITE), shape)
+    return SCALED.ScaledOperands(bench(SUITE), EIGHT, shape, name)
 
 
 def computed(operands, name):
@@ -314,7 +322,7 @@ def computed(operands, name):
         (operands.a, m, operands.scales.a, SCALED.FORMATS_OF[name][0]),
         (operands.b, n, operands.scales.b, SCALED.FORMATS_OF[name][1]),
     ):
-        values = operands._make.widened(array, FORMATS.FORMATS["float8_e4m3"], rows, k, (k, 1))
+        values = operands._make.widened(array, operands.precision.formats[0], rows, k, (k, 1))
         i, j = np.arange(rows)[:, None], np.arange(k)[None, :]
         wide.append(values * stored_scale(of, scales, rows, k, i, j).astype(float))
     bits = (wide[0] @ wide[1].T).astype("float32").view("uint32")
@@ -322,12 +330,15 @@ def computed(operands, name):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["block128", "vector128", "row"])
+@pytest.mark.parametrize("name", ["block128", "vector128", "row", "mxfp8", "nvfp4"])
 def test_the_stored_scales_are_those_of_the_reference_and_another_scale_is_found(name):
     operands = scaled_operands(name)
     operands.c[:] = computed(operands, name)
     assert operands.check()["error"].value < 0.01
-    operands.scales.b[1] *= 1.25
+    if name in SCALED.MICRO:
+        operands.scales.b[:64] += 1  # the next larger scale
+    else:
+        operands.scales.b[1] *= 1.25
     operands.c[:] = computed(operands, name)
     with pytest.raises(WrongAnswer):
         operands.check()
@@ -362,7 +373,36 @@ def test_quick_has_skewed_loads_and_one_format_of_scales():
         return [case.id.removeprefix("gemm/") for case in cases if case.name in ("grouped", "scaled")]
 
     assert ids("quick") == ["grouped[experts=64,tokens=8192,skew=1]", "scaled[format=block128,n=4096]"]
-    assert len(ids("full")) == 3 * 4 * 4 + 3 * 3
+    assert len(ids("full")) == 3 * 4 * 4 + 5 * 3
+
+
+@needs_compiler
+def test_the_host_s_product_of_packed_bytes_finds_a_wrong_half_byte_that_the_codes_do_not_show():
+    operands = scaled_operands("nvfp4")
+    operands.c[:] = computed(operands, "nvfp4")
+    assert operands.check()["error"].value < 0.01
+    codes = operands.a[:8]
+    signs = np.where(codes & 128, 8, 0) | codes & 7
+    assert operands.packed_a[:4].tolist() == (signs[::2] | signs[1::2] << 4).tolist()
+    operands.packed_a[:] = operands.packed_a << 4 | operands.packed_a >> 4
+    with pytest.raises(WrongAnswer, match="host's product of the packed bytes"):
+        operands.check()
+
+
+@pytest.mark.parametrize(("format_of", "codes"), [("MX", [126, 127, 128]), ("NV", list(range(0x30, 0x41)))])
+def test_every_scale_of_eight_bits_is_stored_as_its_code(format_of, codes):
+    micro = getattr(SCALED, format_of)
+    scales = micro.value(np.array([codes]))
+    assert micro.stored(scales)[micro.places(1, len(codes))].tolist() == [codes]
+    assert 0.5 <= scales.min() < scales.max() <= 2
+
+
+@pytest.mark.parametrize(("arch", "name"), [("sm_90", "nvfp4"), ("sm_89", "mxfp8")])
+def test_scales_of_a_few_elements_are_skipped_before_blackwell(arch, name):
+    target = bench(SUITE)
+    target.open_device.traits = dataclasses.replace(target.open_device.traits, arch=arch)
+    with pytest.raises(Skip, match=f"{name} needs the block scales of sm_100 or newer, not {arch}"):
+        SCALED.scaled(target, name, 1024)
 
 
 def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):

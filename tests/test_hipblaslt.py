@@ -1,35 +1,102 @@
-"""The table of hipBLASLt: off until it is turned on, its numbers against AMD's headers, its calls against a stand-in.
+"""The table of hipBLASLt: on until it is turned off, its numbers against AMD's headers, its calls against a stand-in.
 
 None of its products was ever run. The headers and the library are those that `bash ci/rocm.sh` fetches.
 """
 
 import ctypes
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
+import types
 from pathlib import Path
 
+import _grid
 import _hiprtc
 import numpy as np
 import pytest
+from _grid_device import bench
+from _modules import shared_modules
 
+from gpubench import plugins
+from gpubench.base.errors import Skip
 from gpubench.devices.backends import _rocm
 from gpubench.devices.native import hipblaslt as lt
 
+needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 ROOT = Path(__file__).parent.parent
 MI300X, MI350X = {"gcnArchName": b"gfx942:sramecc+"}, {"gcnArchName": b"gfx950"}
 
 
-def test_hipblaslt_is_off_until_the_variable_turns_it_on_and_adds_bfloat16_and_the_fp8_formats_of_the_ocp(monkeypatch):
+def test_hipblaslt_is_on_until_the_variable_turns_it_off_and_adds_bfloat16_int8_and_fp8(monkeypatch):
     monkeypatch.delenv(lt.SWITCH, raising=False)
-    assert not lt.is_on()
-    monkeypatch.setenv(lt.SWITCH, "1")
     assert lt.is_on()
-    plain = ("float64", "float32", "float16")
+    monkeypatch.setenv(lt.SWITCH, "0")
+    assert not lt.is_on()
+    plain, added = ("float64", "float32", "float16"), ("bfloat16", "float8_e4m3", "float8_e5m2", "int8")
     assert _rocm.dtypes(MI300X, with_hipblaslt=False) == plain
-    assert _rocm.dtypes(MI300X, with_hipblaslt=True) == (*plain, "bfloat16")
-    assert _rocm.dtypes(MI350X, with_hipblaslt=True)[3:] == ("bfloat16", "float8_e4m3", "float8_e5m2")
+    assert _rocm.dtypes(MI300X, with_hipblaslt=True) == _rocm.dtypes(MI350X, with_hipblaslt=True) == (*plain, *added)
+    assert _rocm.dtypes({"gcnArchName": b"gfx90a"}, with_hipblaslt=True) == (*plain, "bfloat16", "int8")
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3"])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_precision_whose_small_product_is_wrong_is_skipped_and_says_so(monkeypatch, dtype, share):
+    """The stand-in reads CDNA 3's FP8, whose values are half of those that the references have for the same bits."""
+    vendor, formats = shared_modules("_matrix.vendor", "_matrix.formats")
+    made = []
+
+    class Product:
+        workspace_bytes = 0
+
+        def __init__(self, a, b, c, transposed, batch, factor):
+            made.append((a.kind, b.kind, c.kind, factor))
+            self.factor = factor
+
+        def queue(self, workspace, stream):
+            product, maker = launched[-1], launched[-1].maker
+            m, n, k = product.shape.m, product.shape.n, product.shape.k
+            half = 0.5 if dtype.startswith("float8") else 1.0
+            a = half * maker.widened(product.a, formats.FORMATS[product.precision.a], m, k, (k, 1))
+            rows, cols, steps = (n, k, (k, 1)) if product.shape.order == "nt" else (k, n, (n, 1))
+            b = half * maker.widened(product.b, formats.FORMATS[product.precision.b], rows, cols, steps)
+            b = b.T if product.shape.order == "nt" else b
+            bits = (share * self.factor * (a @ b)).astype("float32").view("uint32")
+            product.c[:] = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("uint16").ravel()
+
+    launched, target = [], bench(plugins.load("suites", "gemm"))
+    target.open_device.traits = dataclasses.replace(target.open_device.traits, arch="gfx942")
+    by_table = vendor._hipblaslt
+
+    def spied(bench, product):
+        launched.append(types.SimpleNamespace(
+            **{name: getattr(product, name) for name in ("a", "b", "c", "shape", "precision")},
+            maker=shared_modules("_matrix.data")[0].Maker(bench),
+        ))  # fmt: skip
+        arrays = {name: types.SimpleNamespace(data=types.SimpleNamespace(ptr=0)) for name in "abc"}
+        return by_table(with_streams(bench), dataclasses.replace(product, **arrays))
+
+    def with_streams(bench):
+        stream = types.SimpleNamespace(ptr=0)
+        empty = lambda *_: types.SimpleNamespace(data=types.SimpleNamespace(ptr=0))  # noqa: E731
+        xp = types.SimpleNamespace(empty=empty, cuda=types.SimpleNamespace(get_current_stream=lambda: stream))
+        return types.SimpleNamespace(xp=xp, traits=bench.traits)
+
+    monkeypatch.setattr(vendor, "_hipblaslt", spied)
+    monkeypatch.setattr(vendor.lib.hipblaslt, "Product", Product)
+    monkeypatch.setattr(vendor, "_mistakes", {})
+    precision = formats.PRECISIONS[dtype]
+    for _ in range(2):
+        wrong = vendor._mistake(target, precision)
+        assert bool(wrong) == (share != 1.0)
+    assert len(made) == 1, "each precision is tried once"
+    suffix, factor = ("fnuz", 4) if dtype.startswith("float8") else ("", 1)
+    assert made == [(f"{precision.a}{suffix}", f"{precision.b}{suffix}", "bfloat16", factor)]
+    if wrong:
+        with pytest.raises(Skip, match=f"hipBLASLt is not used for {dtype}, because a small product is wrong"):
+            vendor.vendor(target, types.SimpleNamespace(precision=precision, shape=None))
 
 
 class Standin:
@@ -69,7 +136,8 @@ class Standin:
         first, second = (self._matrix(*operand) for operand in ((at_a, a), (at_b, b)))
         for batch in range(self._of(d)[4]):
             x, y = (
-                m[batch].T if turned else m[batch] for m, turned in zip((first, second), self._of(desc), strict=True)
+                m[batch].T if turned else m[batch]
+                for m, turned in zip((first, second), self._of(desc)[:2], strict=True)
             )
             self._matrix(at_d, d)[batch][:] = x @ y
 
@@ -145,6 +213,11 @@ NUMBERS = {
     "HIP_R_16BF": lt.FORMATS["bfloat16"],
     "HIP_R_8F_E4M3": lt.FORMATS["float8_e4m3"],
     "HIP_R_8F_E5M2": lt.FORMATS["float8_e5m2"],
+    "HIP_R_8F_E4M3_FNUZ": lt.FORMATS["float8_e4m3fnuz"],
+    "HIP_R_8F_E5M2_FNUZ": lt.FORMATS["float8_e5m2fnuz"],
+    "HIP_R_8I": lt.FORMATS["int8"],
+    "HIP_R_32I": lt.INTEGER_32,
+    "HIPBLAS_COMPUTE_32I": lt.COMPUTE_32I,
 }
 
 

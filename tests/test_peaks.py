@@ -210,9 +210,9 @@ def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
         ("NVIDIA H100 SXM5 96GB", 0, None),
         ("NVIDIA H100", 102, None),
         ("NVIDIA B200", 191, 8e12),
-        ("NVIDIA GB200", 191, None),
+        ("NVIDIA GB200", 191, 8e12),
         ("NVIDIA L40S", 48, 864e9),
-        ("NVIDIA L40", 48, None),
+        ("NVIDIA L40", 48, 864e9),
         ("NVIDIA GeForce RTX 4090", 25, 1.008e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 17, None),
         ("NVIDIA GeForce RTX 5090", 34, 1.792e12),
@@ -225,7 +225,7 @@ def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
         ("AMD Instinct MI350X", 309, 8e12),
         ("AMD Instinct MI355X", 309, 8e12),
         ("AMD Instinct MI350P", 155, None),
-        ("AMD Instinct MI300A", 137, None),
+        ("AMD Instinct MI300A", 137, 5.3e12),
     ],
 )
 def test_a_board_has_the_memory_bandwidth_of_its_data_sheet_or_none(name, memory_gb, dram):

@@ -104,10 +104,17 @@ def test_a_tile_that_is_left_out_fails_the_check():
 
 def device(vendor, arch, *features):
     """Return a bench that has traits alone."""
-    return SimpleNamespace(traits=SimpleNamespace(vendor=vendor, arch=arch, features=frozenset(features), warp=32))
+    traits = {
+        "vendor": vendor,
+        "arch": arch,
+        "features": frozenset(features),
+        "warp": 32,
+        "max_shared_bytes": 99 * 1024,
+    }
+    return SimpleNamespace(traits=SimpleNamespace(**traits))
 
 
-HOPPER = "needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not"
+WGMMA = "needs wgmma, an instruction of sm_90 (Hopper) alone, not of"
 
 
 @pytest.mark.parametrize(
@@ -115,11 +122,14 @@ HOPPER = "needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), n
     [
         ("matrix", device("nvidia", "sm_75"), "needs the matrix instructions of sm_80 or newer, not sm_75"),
         ("wmma", device("amd", "gfx942", "matrix"), "needs the matrix instructions of sm_80 or newer, not gfx942"),
-        ("hopper", device("nvidia", "sm_80", "matrix"), f"{HOPPER} sm_80"),
-        ("hopper", device("nvidia", "sm_100", "matrix"), f"{HOPPER} sm_100"),
+        ("bulk", device("nvidia", "sm_80", "matrix"), "needs the bulk copies of sm_90 or newer, not sm_80"),
+        ("bulk", device("nvidia", "sm_100", "matrix", "bulk_copy"), ""),
+        ("wgmma", device("nvidia", "sm_100", "matrix"), f"{WGMMA} sm_100"),
         ("mfma", device("amd", "gfx906"), "needs the matrix instructions of gfx90a or newer, not gfx906"),
         ("matrix", device("nvidia", "sm_80", "matrix"), ""),
-        ("hopper", device("nvidia", "sm_90", "matrix"), ""),
+        ("wgmma", device("nvidia", "sm_90", "matrix", "wgmma"), ""),
+        ("tcgen05", device("nvidia", "sm_120"), "needs tcgen05, instructions of sm_100 to sm_110, not of sm_120"),
+        ("tcgen05", device("nvidia", "sm_103", "tcgen05"), ""),
         ("mfma", device("amd", "gfx90a", "matrix"), ""),
         ("", device("amd", "gfx906"), ""),
     ],
@@ -129,8 +139,14 @@ def test_the_reason_for_an_unsupported_rung_names_the_missing_feature(needs, ben
 
 
 def test_an_unsupported_rung_is_skipped_before_its_kernel_is_compiled():
-    with pytest.raises(Skip, match="only sm_90"):
+    with pytest.raises(Skip, match=r"an instruction of sm_90 \(Hopper\) alone"):
         RUNGS.RUNGS["wgmma"].build(device("nvidia", "sm_80", "matrix"), SimpleNamespace(shape=FORMATS.Shape(8, 8, 8)))
+
+
+def test_a_rung_whose_tiles_exceed_the_shared_memory_of_a_block_is_skipped():
+    rtx = device("nvidia", "sm_120", "matrix", "bulk_copy")
+    with pytest.raises(Skip, match="bulk needs 197632 bytes of shared memory per block, not 101376"):
+        RUNGS.RUNGS["bulk"].build(rtx, SimpleNamespace(shape=FORMATS.Shape(8, 8, 8)))
 
 
 class CompileError(Exception):

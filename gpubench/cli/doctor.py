@@ -27,6 +27,7 @@ with late():
     from gpubench.judging import noise as noises
     from gpubench.measuring import examination, inventory, plan, sampler
     from gpubench.tools import bundle as bundles
+    from gpubench.tools import card as cards
     from gpubench.tools import session
 
 _README = """\
@@ -119,6 +120,11 @@ Counters = Annotated[
     ),
 ]
 
+Card = Annotated[
+    str,
+    typer.Option("--card", help="Say what would run on a card that is not here, by a short name such as rtx-4090."),
+]
+
 
 def doctor(
     noise: Noise = False,
@@ -129,12 +135,18 @@ def doctor(
     source: Source = None,
     bundle: Bundle = None,
     counters: Counters = False,
+    card: Card = "",
     json: options.Json = False,
 ) -> None:
     """Check the devices, libraries, counters and health of this machine, or measure its noise (--noise)."""
     asked = {"--replicates": replicates, "--device": device, "--tier": tier, "--out": out, "--from": source}
     given = [option for option, value in asked.items() if value not in (None, [])]
-    if bundle:
+    if card:
+        if given or noise or bundle or json or counters:
+            raise UsageError("--card goes with no other option")
+        for line in cards.described(card):
+            _print.echo(line)
+    elif bundle:
         if noise or json or given not in ([], ["--device"]):
             raise UsageError("--bundle goes with --device only")
         write(bundle, device)

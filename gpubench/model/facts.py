@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from functools import total_ordering
-from typing import Self
+from typing import Literal, Self
 
 from gpubench.model.limits import Count, Many, Name, Text, Word
 from gpubench.model.schema import Strict
@@ -11,6 +11,35 @@ from gpubench.model.schema import Strict
 _NAMES = {
     "nvidia": re.compile(r"sm_(\d+)(\d)[af]?"),
     "amd": re.compile(r"gfx(\d+)([0-9a-f])([0-9a-f])"),
+}
+
+MIG = re.compile(r"\bMIG (\d+)g\.(\d+)gb")  # in the name of an instance: its slices of SMs and its memory
+_VGPU = re.compile(r"-\d+[ABCQ]$")  # NVIDIA's profiles of virtual GPUs: A40-12Q
+# For each feature the first architecture that has it and the next one that does not (CUDA Programming Guide, PTX ISA).
+_NVIDIA: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "float64_wide": ((9, 0), (10, 0)),  # m16n8 products by mma; newer compilers make them of m8n8k4
+    "async_copy": ((8, 0), (99, 0)),  # global to shared memory without registers
+    "matrix": ((8, 0), (99, 0)),  # of 16-bit formats, as the suites' kernels use them
+    "bulk_copy": ((9, 0), (99, 0)),  # started by one thread, completed by a barrier in shared memory
+    "clusters": ((9, 0), (99, 0)),  # blocks that access each other's shared memory
+    "wgmma": ((9, 0), (10, 0)),
+    "tcgen05": ((10, 0), (12, 0)),
+    "block_scales": ((10, 0), (99, 0)),  # products of FP8 and FP4 with a scale for 32 or 16 elements
+}
+# CDNA 2 to 4 (AMD's ISA documents); FP8 of CDNA 3 and of the OCP differ in their bias.
+_AMD: dict[tuple[int, ...], frozenset[str]] = {
+    (9, 0, 10): frozenset({"matrix", "narrow_int8"}),
+    (9, 4, 2): frozenset({"matrix", "float8"}),
+    (9, 5, 0): frozenset({"matrix", "float8", "ocp_float8", "wide_matrix"}),
+}
+_MOST_THREADS: dict[tuple[int, ...], int] = {
+    (7, 5): 1024,
+    (8, 6): 1536,
+    (8, 7): 1536,
+    (8, 9): 1536,
+    (11, 0): 1536,
+    (12, 0): 1536,
+    (12, 1): 1536,
 }
 
 
@@ -41,6 +70,25 @@ class Architecture:
         """The compute capability of an NVIDIA GPU as one integer, as compilers take it: 90 for sm_90."""
         major, minor = self.number
         return 10 * major + minor
+
+    @property
+    def target(self) -> str:
+        """The name by which a compiler emits every instruction of the architecture: sm_90a for sm_90."""
+        return f"sm_{self.capability}a" if self.vendor == "nvidia" and self.number >= (9, 0) else self.name
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The capabilities of its kernels by name, such as `bulk_copy` or `matrix`."""
+        if self.vendor == "amd":
+            return _AMD.get(self.number, frozenset())
+        named = {name for name, (first, end) in _NVIDIA.items() if self.vendor and first <= self.number < end}
+        # Compilers make mma of FP8 on other architectures of conversions and products of halves.
+        return frozenset(named | ({"float8_mma"} if self.number == (8, 9) or self.number >= (12, 0) else set()))
+
+    @property
+    def resident_threads(self) -> int:
+        """The threads that one SM or CU holds at once (CUDA Programming Guide, technical specifications; CDNA ISA)."""
+        return _MOST_THREADS.get(self.number, 2048) if self.vendor == "nvidia" else 2048
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Architecture):
@@ -77,6 +125,15 @@ class Device(Strict):
     def architecture(self) -> Architecture:
         """`arch` as a value with an order and a vendor."""
         return Architecture.parse(self.arch)
+
+    @property
+    def kind(self) -> Literal["card", "mig", "vgpu", "integrated"]:
+        """Whether it is a whole card, a MIG instance, a virtual GPU, or a GPU that shares the host's memory."""
+        if MIG.search(self.name) or self.uuid.startswith("MIG-"):
+            return "mig"
+        return (
+            "vgpu" if _VGPU.search(self.name) else "integrated" if "memory.integrated" in dict(self.details) else "card"
+        )
 
 
 @dataclass(frozen=True, slots=True)

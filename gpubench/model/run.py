@@ -63,7 +63,8 @@ Status = Literal["ok", "skipped", "failed", "invalid"]
 LIMITS = (
     *("dram", "l2", "shared", "link.h2d", "link.d2h", "link.peer"),
     *("float64", "float32", "float16", "int32"),
-    *("tensor.float64", "tensor.tf32", "tensor.float16", "tensor.bfloat16", "tensor.float8", "tensor.int8"),
+    *("tensor.float64", "tensor.tf32", "tensor.float16", "tensor.bfloat16", "tensor.float8", "tensor.float4"),
+    "tensor.int8",
 )
 
 

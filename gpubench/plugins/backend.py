@@ -17,11 +17,9 @@ class Traits:
 
     `kernels` is the language that `OpenDevice.kernel` takes (`cuda`, `hip`), `numba` for compiled host loops, and empty
     without kernels. `modes` are the timing modes that `time` accepts. `features` are capabilities that only some
-    devices have. Of the architecture: `async_copy` (global to shared memory without registers, sm_80), `bulk_copy`
-    (started by one thread, completed by a barrier in shared memory, sm_90), `clusters` (blocks that access each other's
-    shared memory, sm_90), `matrix` (of 16-bit formats, sm_80, gfx90a), `early_launch` (a kernel may start before the
-    previous launch has ended, sm_90 with cuda-bindings). Of the driver, if CuPy supports it: `register` (host memory),
-    `event_handles` (to other processes), `pool` (of memory)."""
+    devices have: `Architecture.features`, and of the driver, if CuPy supports it, `early_launch` (a kernel may
+    start before the previous launch has ended, sm_90 with cuda-bindings), `register` (host memory), `event_handles` (to
+    other processes), `pool` (of memory)."""
 
     vendor: str
     arch: str

@@ -26,6 +26,11 @@ class Format:
         """Bytes of one element."""
         return int(np.dtype(self.storage).itemsize)
 
+    @property
+    def bits(self) -> int:
+        """Bits of one element as the library reads it."""
+        return 4 if self.name == "float4_e2m1" else 8 * self.itemsize
+
 
 FORMATS = {
     entry.name: entry
@@ -36,6 +41,7 @@ FORMATS = {
         Format("bfloat16", "uint16", 14),
         Format("float8_e4m3", "uint8", 28),
         Format("float8_e5m2", "uint8", 29),
+        Format("float4_e2m1", "uint8", 33),  # a code in a byte; the library reads two from a byte
         Format("int8", "int8", 3),
         Format("int32", "int32", 10),
     )
@@ -115,6 +121,8 @@ PRECISIONS = {
     "int8": Precision("int8", "int8", "int32", "tensor.int8", 72, "int32", 0.0, 0.0),
 }
 
+# NVFP4: four bits with a scale for 16 elements along K. Not a key of PRECISIONS, because there are none without scales.
+NVFP4 = Precision("float4_e2m1", "float4_e2m1", "bfloat16", "tensor.float4", 68, "float32", _BRAIN, _EIGHT_SUMS)
 # float16 with sums in float16 as well
 HALF_SUMS = replace(PRECISIONS["float16"], compute=64, scalars="float16", sums=_HALF)
 
@@ -146,8 +154,8 @@ class Shape:
     def moved(self, precision: Precision) -> float:
         """Return the least number of bytes that all products of the batch read and write: each matrix once."""
         a, b, c = precision.formats
-        product_bytes = self.m * self.k * a.itemsize + self.k * self.n * b.itemsize + self.m * self.n * c.itemsize
-        return float(product_bytes * self.batch)
+        a_bits, b_bits, c_bits = self.m * self.k * a.bits, self.k * self.n * b.bits, self.m * self.n * c.bits
+        return (a_bits + b_bits + c_bits) / 8 * self.batch
 
     def __str__(self) -> str:
         """Return the sizes and the transposed matrices: `M×N×K 4096×6144×4096, B transposed`."""

@@ -12,12 +12,13 @@ import numpy as np
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
-from .formats import FORMATS, Format, MatrixProduct, Scales
+from .formats import FORMATS, Format, MatrixProduct, Precision, Scales, Shape
 
 NEEDS_NVMATH = f"needs cuBLASLt through nvmath-python: {gb.installation.for_gpu()}"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
-_THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2")
+_THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2", "int8")
+_TRIED = (96, 64, 160)  # rows, columns and inner elements of the product that hipBLASLt must compute rightly
 _GEMM_DEFAULT = -1  # cublasGemmAlgo_t: the library's own heuristics
 _THROUGH_GEMMEX = ("float64", "float32", "float16", "bfloat16")
 
@@ -35,12 +36,15 @@ class ProductCall:
 def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None, units: int = 0) -> ProductCall:
     """Return the call of a product by the best library here; raises Skip, with a reason, if none supports the product.
 
-    On NVIDIA it is cuBLASLt where nvmath-python is installed, else cublasGemmEx; on AMD hipBLASLt if it is turned on
-    and for its precisions, else rocBLAS. `units` is the number of SMs that cuBLASLt shall plan for; 0 means all."""
+    On NVIDIA it is cuBLASLt, planned for `units` SMs (0: all), where nvmath-python is installed, else cublasGemmEx; on
+    AMD hipBLASLt for its precisions if it computes a small product rightly, else rocBLAS."""
     precision, shape = product.precision, product.shape
     if bench.traits.vendor != "nvidia":
-        by = _hipblaslt if lib.hipblaslt.is_on() and precision.a in _THROUGH_HIPBLASLT else _matmul
-        return by(bench, product)
+        if precision.a not in _THROUGH_HIPBLASLT:
+            return _matmul(bench, product)
+        if wrong := _mistake(bench, precision):
+            raise gb.Skip(f"hipBLASLt is not used for {precision.a}, because a small product is wrong: {wrong}")
+        return _hipblaslt(bench, product)
     if _binding() is not None:
         return heuristics(bench, product, 1, workspace, units)[0]
     plain = precision.a in _THROUGH_GEMMEX and not precision.needs_transposed
@@ -124,6 +128,8 @@ class _Problem:
     def _scale_attributes(self, scales: Scales) -> dict[Any, int]:
         """Return the attributes of scaled operands, keyed by MatmulDescAttribute; the library's A is our B."""
         attribute, modes = self._lt.MatmulDescAttribute, self._lt.MatmulMatrixScale
+        if unknown := [name for name in scales.modes if not hasattr(modes, name)]:
+            raise gb.Skip(f"this nvmath-python has no scales {unknown[0]}: pip install -U nvmath-python")
         mode_a, mode_b = (int(getattr(modes, name)) for name in scales.modes)
         return {
             attribute.A_SCALE_MODE: mode_b,
@@ -261,6 +267,27 @@ def _matmul(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
     return ProductCall(lambda: bench.xp.matmul(a, b, out=c), {"library": "rocBLAS through CuPy's matmul"})
 
 
+_mistakes: dict[tuple[str, Precision], str] = {}  # by device and precision, of this process
+
+
+def _mistake(bench: gb.Bench, precision: Precision) -> str:
+    """Return what is wrong with a small product by hipBLASLt, empty if it is right; each precision is tried once."""
+    key = (bench.device.device.id, precision)
+    if key not in _mistakes:
+        from .data import Operands  # which knows this module's products
+
+        operands = Operands(bench, precision, Shape(*_TRIED, precision.order))
+        bench.poison(operands.c)
+        _hipblaslt(bench, operands.product).call()
+        bench.device.synchronize()
+        try:
+            operands.check()
+            _mistakes[key] = ""
+        except gb.WrongAnswer as error:
+            _mistakes[key] = str(error)
+    return _mistakes[key]
+
+
 def _hipblaslt(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
     """Return a call of hipBLASLt's first choice; raises Skip for epilogues and unsupported products."""
     precision, shape = product.precision, product.shape
@@ -268,12 +295,16 @@ def _hipblaslt(bench: gb.Bench, product: MatrixProduct) -> ProductCall:
         raise gb.Skip(f"a fused {product.activation} is unsupported on {bench.traits.vendor} GPUs")
     m, n, k = shape.m, shape.n, shape.k
     kind_a, kind_b, kind_c = (kind.name for kind in precision.formats)
+    factor = 1
+    if kind_a.startswith("float8") and "ocp_float8" not in bench.traits.features:
+        # The same bits have half the value in CDNA 3's formats, whose exponents have a bias that is larger by 1.
+        kind_a, kind_b, factor = f"{kind_a}fnuz", f"{kind_b}fnuz", 4
     across, down = (order == "t" for order in shape.order)
     a = lib.hipblaslt.Operand(product.a.data.ptr, kind_a, *((k, m) if across else (m, k)), shape.pitch)
     b = lib.hipblaslt.Operand(product.b.data.ptr, kind_b, *((n, k) if down else (k, n)))
     c = lib.hipblaslt.Operand(product.c.data.ptr, kind_c, m, n)
     try:
-        queued = lib.hipblaslt.Product(a, b, c, (across, down), shape.batch)
+        queued = lib.hipblaslt.Product(a, b, c, (across, down), shape.batch, factor)
     except lib.hipblaslt.HipblasltError as error:
         if error.status != lib.hipblaslt.NOT_SUPPORTED:
             raise

@@ -19,7 +19,7 @@ _THREADS = 256  # per block, as THREADS in cache.cu
 _VECTOR_BYTES = 16
 _LEAST_TILE, _MOST_TILE = 1024, 4096  # in vectors: one batch of loads per block, and 64 KiB
 _LEAST_TILES = 64  # with fewer tiles, blocks of one compute unit read the same tile at once and their loads are merged
-_RESIDENT_BLOCKS, _LAUNCHED_BLOCKS = 8, 128  # per compute unit: all resident at once, or each followed by a new one
+_LAUNCHED_BLOCKS = 128  # per compute unit: each is followed by a new one
 _PASSED_BYTES = 2**32  # bytes that one call moves, so that its launch time is negligible
 _SPARE_BYTES = 2**26
 # a working set that is read repeatedly must be this many times larger than an array that is read once
@@ -88,13 +88,14 @@ def _gpu_task(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     return gb.Task.of(checked.stage(work, "moved", limit), check=checked.check)
 
 
-def layout(units: int, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
-    """Return the launch of passes over a set of `size_bytes` on a GPU with `units` compute units.
+def layout(target: gb.Target, size_bytes: int, cached: bool) -> tuple[int, int, int, int, int]:
+    """Return the launch of passes over a set of `size_bytes` on a GPU.
 
-    `cached` says that a cache holds the set."""
+    `cached` says that a cache holds the set. Without one, all blocks are resident at once."""
+    resident = target.device.architecture.resident_threads // _THREADS
     vectors = size_bytes // _VECTOR_BYTES
     tile = min(max(vectors // _LEAST_TILES, _LEAST_TILE), _MOST_TILE) if cached else _LEAST_TILE
-    blocks = units * (_LAUNCHED_BLOCKS if cached else _RESIDENT_BLOCKS)
+    blocks = max(1, target.device.units) * (_LAUNCHED_BLOCKS if cached else resident)
     turns = -(-max(vectors, _PASSED_BYTES // _VECTOR_BYTES) // (blocks * tile))
     return vectors, tile, turns, blocks - 1, blocks
 
@@ -106,7 +107,7 @@ class _GpuPasses:
 
     def __init__(self, bench: gb.Bench, size_bytes: int, cached: bool) -> None:
         self._bench = bench
-        *numbers, self._grid = layout(max(1, bench.target.device.units), size_bytes, cached)
+        *numbers, self._grid = layout(bench.target, size_bytes, cached)
         _, tile, turns, _ = numbers
         self._layout = tuple(np.uint32(number) for number in numbers)
         self._twice = (*self._layout[:2], np.uint32(2 * turns), self._layout[3])

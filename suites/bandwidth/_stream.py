@@ -52,15 +52,17 @@ def _memcpy_sizes(target: gb.Target) -> Any:
     return gb.points((_CACHED_BYTES, *sizes.quick), sizes.smoke, (_CACHED_BYTES, *sizes.full))
 
 
-def _threads(target: gb.Target) -> Any:
-    """Return the axis of numbers of threads: resident on each compute unit of a GPU, or of the whole host.
+_MOST_RESIDENT = 1536  # threads of an SM of the GeForce GPUs since 2020
 
-    On a GPU `quick` has 128, 512 and 1536, which an SM of NVIDIA's GPUs since 2020 holds; on the host 1 and all."""
+
+def _threads(target: gb.Target) -> Any:
+    """Return the axis of numbers of threads: resident on each compute unit of a GPU, or of the whole host."""
     if target.is_host:
         most = max(1, target.device.units)
         counts = [*(count for count in gb.powers_of_two(0, 10) if count < most), most]
         return gb.points((counts[0], counts[-1]) if most > 1 else (1,), (1,), counts)
-    return gb.points((128, 512, 1536), (512,), (64, 128, 256, 512, 1024, 1536))
+    most = min(target.device.architecture.resident_threads, _MOST_RESIDENT)
+    return gb.points((128, 512, most), (512,), [count for count in (64, 128, 256, 512, 1024, 1536) if count <= most])
 
 
 def _effort(target: gb.Target, has_floor: bool) -> gb.Effort:

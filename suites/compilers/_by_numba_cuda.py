@@ -12,6 +12,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from ._generated import expect_nvidia
 from ._operators import POINTWISE, Problem, load_kernels
 from ._providers import Built, Outputs
 from ._rows import THREADS, block_reduction
@@ -27,6 +28,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as one fused kernel on the stream that is timed, with preallocated outputs.
 
     Raises Unavailable without numba for this GPU."""
+    expect_nvidia(bench, "numba-cuda")
     numba_cuda = _imported()
     outputs = Outputs(bench, problem)
     try:

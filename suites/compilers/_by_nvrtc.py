@@ -66,8 +66,7 @@ def static_of(bench: gb.Bench, name: str, defines: Mapping[str, int], launch: pa
     if bench.traits.vendor != "nvidia" or bench.target.tier != "full":
         return observed
     (blocks,), (threads,), *_ = launch.args
-    arch = {"sm_90": "sm_90a"}.get(bench.traits.arch, bench.traits.arch)
-    coder: Any = CodeOfKernels(bench.xp.cuda.nvrtc, arch)
+    coder: Any = CodeOfKernels(bench.xp.cuda.nvrtc, bench.traits.architecture.target)
     code: Any = replace(bench, open_device=coder).kernel("rows.cu", name, **defines)
     return {**observed, **of_code(code, name, blocks * threads // bench.traits.warp, bench.target.device)}
 

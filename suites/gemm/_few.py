@@ -21,8 +21,6 @@ _SUPPORTED = {  # kinds of weights that each path supports
     "tensor": ("float16", "bfloat16", "int8", "int4"),
     "vendor": ("float32", "float16", "bfloat16"),
 }
-# Architectures of AMD with matrix instructions; the oldest NVIDIA GPUs are skipped.
-_AMD_MATRIX = ("gfx90a", "gfx942", "gfx950")
 _LARGE_BYTES = 448 * 2**20  # 28672 × 8192 weights in float16, a matrix of a 70B model
 _ROWS, _COLS = 28672, 8192  # rows and columns of the weights that are multiplied by several tokens, as in a 70B model
 _KERNEL = ("path", "weights")
@@ -70,7 +68,8 @@ def _weights(target: gb.Target) -> Any:
 def _has_path(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: the path must support the weights, and only full takes all of `gemv`."""
     path, weights = params["path"], params["weights"]
-    has_matrix = target.device.architecture.vendor == "nvidia" or target.device.arch in _AMD_MATRIX
+    architecture = target.device.architecture
+    has_matrix = architecture.vendor == "nvidia" or "matrix" in architecture.features  # the oldest of NVIDIA skip
     if weights not in _SUPPORTED[path] or (path == "tensor" and not has_matrix):
         return False
     if target.tier == "full" or "size_bytes" not in params or target.is_host:

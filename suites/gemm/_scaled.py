@@ -1,7 +1,7 @@
-"""Measure FP8 products by cuBLASLt whose operands have scales for parts of their rows.
+"""Measure FP8 and FP4 products by cuBLASLt whose operands have scales for parts of their rows.
 
-A value is its 8 bits times the scale of its part. The parts are 128 elements along K of one row, 128 × 128 blocks,
-or whole rows."""
+A value is its bits times the scale of its part. The parts are 16, 32 or 128 elements along K of one row, 128 × 128
+blocks, or whole rows. No GPU with scales for 16 or 32 elements has run this."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .._matrix.data import Operands
-from .._matrix.formats import MatrixProduct, Precision, Scales, Shape
+from .._matrix.formats import NVFP4, MatrixProduct, Precision, Scales, Shape
 from .._matrix.product import on_nvidia, precision_of
 from .._matrix.vendor import heuristics
 from ._beside import share_of_dense
@@ -21,7 +21,7 @@ _PART = 128  # one scale covers this many elements along K, and this many rows i
 _STRIDE = 4  # scales of a row of blocks begin at a multiple of this number
 _LOW, _HIGH = 0.5, 2.0
 
-topic = gb.Topic(views=[gb.View("bars", "Scaled FP8 GEMM throughput by format", ("scaled",))])
+topic = gb.Topic(views=[gb.View("bars", "Scaled FP8 and FP4 GEMM throughput by format", ("scaled",))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,15 @@ class ScaleFormat:
     rows: int
     along: int
 
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """Return random scales from 0.5 to 2 that the format has."""
+        return rng.uniform(_LOW, _HIGH, shape).astype(np.float32)
+
     def shape(self, rows: int, k: int) -> tuple[int, int]:
         """Return the number of scales down the rows and along K."""
         return -(-rows // self.rows), -(-k // (self.along or k))
 
-    def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Return scales, of shape `shape(…)`, as a flat array in the library's order.
 
         Blocks lie row after row, each row padded to a multiple of four scales; other scales lie column after column."""
@@ -47,10 +51,57 @@ class ScaleFormat:
         return padded.ravel()
 
 
+@dataclass(frozen=True, slots=True)
+class MicroFormat(ScaleFormat):
+    """Scales in eight bits for a few elements along K, in tiles of 128 rows and four scales (Blackwell).
+
+    `exponent_bits` is 8 for UE8M0 and 4 for UE4M3, whose bias is 7."""
+
+    exponent_bits: int
+
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+        codes = rng.integers(126, 129, shape) if self.exponent_bits == 8 else rng.integers(0x30, 0x41, shape)
+        return self.value(codes)
+
+    def value(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the values of codes, which must be normal numbers of UE4M3."""
+        if self.exponent_bits == 8:
+            return np.asarray(np.ldexp(np.float32(1), codes.astype(int) - 127))
+        return np.asarray(np.ldexp(1 + (codes & 7) / np.float32(8), (codes.astype(int) >> 3) - 7))
+
+    def places(self, rows: int, parts: int) -> npt.NDArray[np.int64]:
+        """Return where the scale of each row and part lies (cuBLAS, "1D block scaling factors layout")."""
+        row, part = np.arange(rows)[:, None], np.arange(parts)[None, :]
+        tile = row // _PART * -(-parts // _STRIDE) + part // _STRIDE
+        return tile * (_PART * _STRIDE) + row % 32 * 16 + row % _PART // 32 * _STRIDE + part % _STRIDE
+
+    def stored(self, scales: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        rows, parts = scales.shape
+        fraction, exponent = np.frexp(scales)  # a fraction from 0.5 to 1
+        if self.exponent_bits == 8:
+            codes = exponent - 1 + 127
+        else:
+            codes = (exponent - 1 + 7) * 8 + np.rint((2 * fraction - 1) * 8).astype(int)
+        padded = np.zeros(-(-rows // _PART) * -(-parts // _STRIDE) * _PART * _STRIDE, np.uint8)
+        padded[self.places(rows, parts)] = codes
+        return padded
+
+
 VECTORS = ScaleFormat("VEC128_32F", 1, _PART)
 BLOCKS = ScaleFormat("BLK128x128_32F", _PART, _PART)
 ROWS = ScaleFormat("OUTER_VEC_32F", 1, 0)
-FORMATS_OF = {"block128": (VECTORS, BLOCKS), "vector128": (VECTORS, VECTORS), "row": (ROWS, ROWS)}
+MX, NV = MicroFormat("VEC32_UE8M0", 1, 32, 8), MicroFormat("VEC16_UE4M3", 1, 16, 4)
+FORMATS_OF: dict[str, tuple[ScaleFormat, ScaleFormat]] = {
+    "block128": (VECTORS, BLOCKS),
+    "vector128": (VECTORS, VECTORS),
+    "row": (ROWS, ROWS),
+    "mxfp8": (MX, MX),
+    "nvfp4": (NV, NV),
+}
+MICRO = ("mxfp8", "nvfp4")
+# The values of the codes of E2M1 (OCP Microscaling Formats, 2023, table 5); the fourth bit is the sign.
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+_EMULATED = 32  # random rows and columns that the host computes from the bytes that the library was given
 
 
 class ScaledOperands(Operands):
@@ -63,7 +114,7 @@ class ScaledOperands(Operands):
         formats, rng = FORMATS_OF[name], self.rng
         rows = (shape.m, shape.n)
         scales = [
-            rng.uniform(_LOW, _HIGH, scale_format.shape(count, shape.k)).astype(np.float32)
+            scale_format.drawn(rng, scale_format.shape(count, shape.k))
             for scale_format, count in zip(formats, rows, strict=True)
         ]
         pairs = zip(formats, scales, strict=True)
@@ -96,23 +147,73 @@ def _scaled(values: Any, factors: Any) -> Any:
     return (values.reshape(rows, parts, -1) * factors[:, :, None]).reshape(values.shape)
 
 
+class FourBitOperands(ScaledOperands):
+    """A and B of NVFP4: the codes lie in bytes for the references, and two in a byte for the library."""
+
+    def __init__(self, bench: gb.Bench, shape: Shape) -> None:
+        super().__init__(bench, NVFP4, shape, "nvfp4")
+        self.packed_a, self.packed_b = (bench.xp.empty(array.size // 2, "uint8") for array in (self.a, self.b))
+        self._pack()
+
+    def _pack(self) -> None:
+        for codes, packed in ((self.a, self.packed_a), (self.b, self.packed_b)):
+            self._make.run("pack_nibbles", packed.size, codes, np.uint64(packed.size), packed)
+
+    @property
+    def product(self) -> MatrixProduct:
+        """The product of these operands with their scales, as the library takes it."""
+        return replace(super().product, a=self.packed_a, b=self.packed_b)
+
+    def redraw(self) -> None:
+        """Fill A with the data of a new seed, and pack it."""
+        super().redraw()
+        self._pack()
+
+    def check(self) -> gb.Observation:
+        """Like Operands, and compare some rows and columns with a product that the host makes of the packed bytes."""
+        errors, shape = super().check(), self.shape
+        rows, columns = (np.sort(self.rng.permutation(side)[:_EMULATED]) for side in (shape.m, shape.n))
+        a = self._emulated(self.packed_a, self.scales.a, rows, shape.m)
+        b = self._emulated(self.packed_b, self.scales.b, columns, shape.n)
+        bits = self._to_host(self.c).reshape(shape.m, shape.n)[np.ix_(rows, columns)].astype(np.uint32)
+        result, expected = (bits << 16).view(np.float32).astype(float), a @ b.T
+        error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+        bound = self.precision.bound(shape.k)
+        gb.expect(
+            error <= bound, f"C differs by {error:.2g} from the host's product of the packed bytes, above {bound:.2g}"
+        )
+        return errors
+
+    def _emulated(self, packed: Any, stored: Any, lines: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float64]:
+        """Return rows of an operand as doubles, by the host alone: shape (lines, k)."""
+        parts = self.shape.k // NV.along
+        pairs = self._to_host(packed).reshape(count, -1)[lines]
+        values = _E2M1[np.stack((pairs & 15, pairs >> 4), -1)].reshape(len(lines), parts, -1)
+        codes = self._to_host(stored)[NV.places(count, parts)[lines]]
+        return np.asarray((values * NV.value(codes)[:, :, None]).reshape(len(lines), -1))
+
+
 @topic.case(
     format=gb.points(("block128",), full=tuple(FORMATS_OF)),
     n=gb.points((4096,), (1024,), (2048, 4096, 8192)),
     when=on_nvidia,
 )
 def scaled(bench: gb.Bench, format: str, n: int) -> gb.Task:  # noqa: A002 - the name of the axis
-    """Throughput of C = A·B of N×N matrices in FP8 with scales, B transposed: 2·N³ operations, scaling not counted.
+    """Throughput of C = A·B of N×N matrices in FP8 or FP4 with scales, B transposed: 2·N³ operations, scaling excluded.
 
-    `of dense` is the rate as a share of the same product without scales. Raises Skip if cuBLASLt does not support the
-    scales."""
+    `mxfp8` has a power of two for 32 elements along K, `nvfp4` four bits and a scale for 16 elements (Blackwell).
+    `of dense` is the rate as a share of the same product in FP8 without scales. Raises Skip if cuBLASLt does not
+    support the scales."""
+    if format in MICRO and "block_scales" not in bench.traits.features:
+        raise gb.Skip(f"{format} needs the block scales of sm_100 or newer, not {bench.traits.arch}")
     precision = precision_of(bench, "float8_e4m3")
-    operands = ScaledOperands(bench, precision, Shape(n, n, n, precision.order), format)
+    shape = Shape(n, n, n, precision.order)
+    operands = FourBitOperands(bench, shape) if format == "nvfp4" else ScaledOperands(bench, precision, shape, format)
     proposals = heuristics(bench, operands.product, 1)
     if not proposals:
-        raise gb.Skip(f"cuBLASLt has no algorithm for FP8 with scales by {format} on {bench.traits.arch}")
-    plain = replace(operands.product, scales=None, c=bench.xp.empty_like(operands.c))
-    dense = heuristics(bench, plain, 1)[0]
+        raise gb.Skip(f"cuBLASLt has no algorithm for products with scales by {format} on {bench.traits.arch}")
+    eight = MatrixProduct(precision, shape, operands.a, operands.b, bench.xp.empty_like(operands.c))
+    dense = heuristics(bench, eight, 1)[0]
     probe = share_of_dense(bench, proposals[0].call, dense.call)
     stage = replace(operands.stage(proposals[0].call, gb.POINT), probe=probe)
     modes = " and ".join(operands.scales.modes)

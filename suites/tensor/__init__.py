@@ -5,9 +5,9 @@ timed in turn with it. The cases of single instructions say what the units behin
 
 from gpubench.api import suite as gb
 
-from . import _hgemm, _hgemv, _instructions, _mma, _wgmma
+from . import _hgemm, _hgemv, _instructions, _mma, _tcgen05, _wgmma
 
 suite = gb.Suite(
     "matrix products step by step, and the matrix unit's instructions",
-    topics=[_hgemm.topic, _hgemv.topic, _instructions.topic, _mma.topic, _wgmma.topic],
+    topics=[_hgemm.topic, _hgemv.topic, _instructions.topic, _mma.topic, _wgmma.topic, _tcgen05.topic],
 )

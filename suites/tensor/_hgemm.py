@@ -18,7 +18,7 @@ from gpubench.api import suite as gb
 from .._matrix.data import Operands
 from .._matrix.formats import PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import ProductCall, heuristics, vendor
-from ._kernels import resource_notes
+from ._kernels import NEVER_RUN, loadable, resource_notes
 
 # CUDA Driver API, "Tensor Map Object Management": a CUtensorMap has 128 bytes and is aligned to 64.
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
@@ -90,6 +90,9 @@ class Rung:
     def _compile(self, bench: gb.Bench) -> gb.Kernel:
         if reason := unsupported_reason(bench, self.needs):
             raise gb.Skip(f"{self.kernel} {reason}")
+        room = bench.traits.max_shared_bytes or self.shared_bytes
+        if self.shared_bytes > room:
+            raise gb.Skip(f"{self.kernel} needs {self.shared_bytes} bytes of shared memory per block, not {room}")
         if self.needs == "wmma":
             return self._compile_with_header(bench)
         return bench.kernel(self.file, self.kernel, **self.defines)
@@ -112,6 +115,7 @@ class Rung:
         return {
             "kernel": f"{self.kernel} of {self.file}, tiles of {self.tile[0]} × {self.tile[1]} {macros}".strip(),
             **resource_notes(bench, kernel, self.threads, self.shared_bytes),
+            **(NEVER_RUN if self.needs == "tcgen05" else {}),
         }
 
 
@@ -123,7 +127,7 @@ class BulkRung(Rung):
 
         The grid has at most one block on each SM, and tensor maps describe A and B."""
         shape, (tile_m, tile_n), cluster = product.shape, self.tile, self.defines.get("CLUSTER", 1)
-        kernel = self._compile(bench)
+        kernel = loadable(bench, lambda: self._compile(bench)) if self.needs == "tcgen05" else self._compile(bench)
         tiles = shape.m // tile_m * (shape.n // tile_n)
         blocks = min(tiles, bench.device.device.units) // cluster * cluster
         args = (
@@ -153,14 +157,18 @@ def found_header(name: str) -> Path | None:
 def unsupported_reason(bench: gb.Bench, needs: str) -> str:
     """Return why the device does not meet `needs`, empty if it does: a text such as `needs …, not sm_80`.
 
-    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `hopper` (sm_90), or `mfma`
-    (AMD's matrix instructions, gfx90a or newer)."""
+    `needs` is empty, `matrix` or `wmma` (matrix instructions of NVIDIA, sm_80 or newer), `bulk` (bulk copies), `wgmma`,
+    `tcgen05` or `mfma` (AMD's matrix instructions, gfx90a or newer)."""
     traits = bench.traits
     has_matrix = "matrix" in traits.features
     if needs in ("matrix", "wmma") and not (traits.vendor == "nvidia" and has_matrix):
         return f"needs the matrix instructions of sm_80 or newer, not {traits.arch}"
-    if needs == "hopper" and traits.arch != "sm_90":
-        return f"needs instructions that only sm_90 (Hopper) has (wgmma, setmaxnreg), not {traits.arch}"
+    if needs == "bulk" and "bulk_copy" not in traits.features:
+        return f"needs the bulk copies of sm_90 or newer, not {traits.arch}"
+    if needs == "wgmma" and "wgmma" not in traits.features:
+        return f"needs wgmma, an instruction of sm_90 (Hopper) alone, not of {traits.arch}"
+    if needs == "tcgen05" and "tcgen05" not in traits.features:
+        return f"needs tcgen05, instructions of sm_100 to sm_110, not of {traits.arch}"
     if needs == "mfma" and not (traits.vendor == "amd" and has_matrix):
         return f"needs the matrix instructions of gfx90a or newer, not {traits.arch}"
     return ""
@@ -187,7 +195,7 @@ def bulk_rung(tile: tuple[int, int], warps: tuple[int, int], stages: int, band: 
     of_warps = mma_rung((*tile, _BULK_K), warps, swizzled=True, stages=stages, resident=1, band=band)
     shared_bytes = of_warps.shared_bytes + _ALIGNMENT
     defines = {**of_warps.defines, "BULK": 1}
-    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "hopper", defines, shared_bytes)
+    return BulkRung("hgemm_mma.cu", "bulk", tile, of_warps.threads + 128, "bulk", defines, shared_bytes)
 
 
 def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> BulkRung:
@@ -197,7 +205,14 @@ def wgmma_rung(columns: int, stages: int, cluster: int, band: int = _BAND) -> Bu
     defines = {"TILE_N": columns, "STAGES": stages, "CLUSTER": cluster, "BAND": band}
     boxes = 8 * 2 * 16 * 64 * 2  # two boxes per warp
     shared_bytes = stages * (128 + columns) * _BULK_K * 2 + boxes + _ALIGNMENT
-    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "hopper", defines, shared_bytes)
+    return BulkRung("hgemm_wgmma.cu", "wgmma", (128, columns), 384, "wgmma", defines, shared_bytes)
+
+
+def tcgen05_rung(stages: int, band: int = _BAND) -> BulkRung:
+    """Return the rung of hgemm_tcgen05.cu with tiles of 128 × 256, which was compiled and never run."""
+    shared_bytes = stages * (128 + 256) * _BULK_K * 2 + _ALIGNMENT
+    defines = {"STAGES": stages, "BAND": band}
+    return BulkRung("hgemm_tcgen05.cu", "tcgen05", (128, 256), 192, "tcgen05", defines, shared_bytes)
 
 
 RUNGS: Mapping[str, Rung] = {
@@ -209,6 +224,7 @@ RUNGS: Mapping[str, Rung] = {
     "async": mma_rung((128, 256, 32), (2, 4), swizzled=True, stages=4, resident=1),
     "bulk": bulk_rung((128, 256), (2, 4), stages=4),
     "wgmma": wgmma_rung(256, 4, 2),
+    "tcgen05": tcgen05_rung(4),
     "mfma": Rung("hgemm_mfma.cu", "mfma", (128, 128), 256, "mfma"),
 }
 
@@ -219,7 +235,7 @@ _PROPOSALS = 8  # algorithms of the vendor's heuristics, of which the fastest is
 _ROUNDS = 3
 _MOST_UNCAPPED = 4096  # up to this size each sample follows a rest, so that the power cap lowers no clock
 _REST_S = 0.01
-_QUICK = ("mma", "async", "bulk", "wgmma", "mfma", "vendor")
+_QUICK = ("mma", "async", "bulk", "wgmma", "tcgen05", "mfma", "vendor")
 
 
 topic = gb.Topic(
@@ -240,7 +256,9 @@ topic = gb.Topic(
 def _rungs(target: gb.Target) -> Any:
     """Return the axis of rungs for the target's vendor by name; `vendor`, the vendor library's product, is the last."""
     nvidia, amd = ("wmma", "mma", "swizzled", "async", "bulk", "wgmma"), ("mfma",)
-    foreign = amd if target.device.architecture.vendor == "nvidia" else nvidia
+    architecture = target.device.architecture
+    foreign = [*(amd if architecture.vendor == "nvidia" else nvidia)]
+    foreign += [] if "tcgen05" in architecture.features else ["tcgen05"]
     full = tuple(rung for rung in (*RUNGS, "vendor") if rung not in foreign)
     quick = tuple(rung for rung in full if rung in _QUICK)
     return gb.points(quick, full[:-1], full)

@@ -32,7 +32,8 @@ def rows_of_block(rung: str, warp: int) -> int:
 
 def _product_of(bench: gb.Bench, rung: str) -> Callable[[Weights, Vectors], ProductCall]:
     """Return the function that makes the call of the kernel `rung`, or of the vendor's library, for given weights."""
-    kernel = None if rung == "vendor" else bench.kernel("hgemv.cu", rung)
+    resident = bench.traits.architecture.resident_threads // _THREADS
+    kernel = None if rung == "vendor" else bench.kernel("hgemv.cu", rung, RESIDENT=resident)
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
         rows, cols = weights.rows, weights.cols

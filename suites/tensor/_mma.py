@@ -37,18 +37,15 @@ topic = gb.Topic(
 )
 
 
-_AMPERE, _ADA, _HOPPER = (gb.Architecture.parse(name) for name in ("sm_80", "sm_89", "sm_90"))
-# Of data centres and Thor, and of RTX and GB10. nvcc 13.0 compiles float8 mma.sync to conversions and products of
-# float16 for the former, and m16n8 products of float64 to 2, 4 or 8 of m8n8k4 for both.
-_BLACKWELL, _BLACKWELL_RTX = ("sm_100", "sm_103", "sm_110"), ("sm_120", "sm_121")
+_TURING, _AMPERE, _ADA, _HOPPER = (gb.Architecture.parse(name) for name in ("sm_75", "sm_80", "sm_89", "sm_90"))
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixInstruction:
     """A matrix instruction of a warp: it adds a product of m × k and k × n to m × n sums; `shape` is (m, n, k).
 
-    `dtype` is the format of A and B. The compiler makes the instruction of others on the architectures
-    `made_of_others`, which are newer than `since`."""
+    `dtype` is the format of A and B. Compilers accept it since the architecture `since`. If `own` names a feature,
+    only an architecture with the feature has the instruction; elsewhere the compiler makes it of others."""
 
     shape: tuple[int, int, int]
     dtype: str
@@ -56,7 +53,7 @@ class MatrixInstruction:
     sums: str = "f32"
     rate: float = 640
     since: gb.Architecture = _AMPERE
-    made_of_others: tuple[str, ...] = ()
+    own: str = ""
 
     @property
     def flops(self) -> float:
@@ -87,28 +84,50 @@ def _forms(dtype: str, inputs: str, shapes: str, **more: Any) -> dict[tuple[str,
 
 _WIDE = "m16n8k4 m16n8k8 m16n8k16"
 MMA = {
-    **_forms("float16", "f16", "m16n8k8 m16n8k16"),
-    **_forms("float16", "f16", "m16n8k8 m16n8k16", sums="f16"),
+    **_forms("float16", "f16", "m16n8k8", since=_TURING),
+    **_forms("float16", "f16", "m16n8k16"),
+    **_forms("float16", "f16", "m16n8k8", sums="f16", since=_TURING),
+    **_forms("float16", "f16", "m16n8k16", sums="f16"),
     **_forms("bfloat16", "bf16", "m16n8k8 m16n8k16"),
     **_forms("tf32", "tf32", "m16n8k4 m16n8k8", rate=320),
-    **_forms("float8_e4m3", "e4m3", "m16n8k32", since=_ADA, made_of_others=("sm_90", *_BLACKWELL)),
+    **_forms("float8_e4m3", "e4m3", "m16n8k32", since=_ADA, own="float8_mma"),
     **_forms("int8", "s8", "m16n8k16 m16n8k32", sums="s32", rate=1280),
     **_forms("float64", "f64", "m8n8k4", sums="f64", rate=64),
-    **_forms(
-        "float64", "f64", _WIDE, sums="f64", rate=64, since=_HOPPER, made_of_others=(*_BLACKWELL, *_BLACKWELL_RTX)
-    ),
+    **_forms("float64", "f64", _WIDE, sums="f64", rate=64, since=_HOPPER, own="float64_wide"),
 }
-# The shapes that CDNA 2 and CDNA 3 share; the last word of the function's name is the shape and the format.
+_CDNA2, _CDNA3, _CDNA4 = (gb.Architecture.parse(name) for name in ("gfx90a", "gfx942", "gfx950"))
+# The last word of the function's name is the shape and the format (LLVM, BuiltinsAMDGPU.def).
 MFMA = {
-    **_forms("float16", "f16", "m32n32k8 m16n16k16", rate=512),
-    **_forms("bfloat16", "bf16_1k", "m32n32k8 m16n16k16", rate=512),
-    **_forms("float64", "f64", "m16n16k4", sums="f64", rate=64),
+    **_forms("float16", "f16", "m32n32k8 m16n16k16", rate=512, since=_CDNA2),
+    **_forms("bfloat16", "bf16_1k", "m32n32k8 m16n16k16", rate=512, since=_CDNA2),
+    **_forms("float64", "f64", "m16n16k4", sums="f64", rate=64, since=_CDNA2),
+    **_forms("int8", "i8", "m32n32k8 m16n16k16", sums="s32", rate=512, since=_CDNA2, own="narrow_int8"),
+    **_forms("int8", "_i8", "m32n32k16 m16n16k32", sums="s32", rate=1024, since=_CDNA3),
+    **_forms("float8_e4m3", "_fp8_fp8", "m32n32k16 m16n16k32", rate=1024, since=_CDNA3),
+    **_forms("float16", "_f16", "m32n32k16 m16n16k32", rate=1024, since=_CDNA4),
+    **_forms("bfloat16", "_bf16", "m32n32k16 m16n16k32", rate=1024, since=_CDNA4),
+    **_forms("int8", "_i8", "m32n32k32 m16n16k64", sums="s32", rate=2048, since=_CDNA4),
 }
-_AMD_INPUTS = {  # the element type, its vector type, and the number of elements per lane
-    "float16": ("_Float16", "gb_half4", 4),
-    "bfloat16": ("short", "gb_short4", 4),
-    "float64": ("double", "double", 1),
+_AMD_INPUTS = {  # by format and elements of a lane: the type of an element, and of their vector
+    ("float16", 4): ("_Float16", "gb_half4"),
+    ("float16", 8): ("_Float16", "gb_half8"),
+    ("bfloat16", 4): ("short", "gb_short4"),
+    ("bfloat16", 8): ("short", "gb_brain8"),
+    ("float64", 1): ("double", "double"),
+    ("float8_e4m3", 8): ("u8", "long"),
+    ("int8", 4): ("u8", "int"),
+    ("int8", 8): ("u8", "long"),
+    ("int8", 16): ("u8", "gb_int4"),
 }
+_SUM_VECTORS = {
+    ("f32", 4): "gb_float4",
+    ("f32", 16): "gb_float16",
+    ("f64", 4): "gb_double4",
+    ("s32", 4): "gb_int4",
+    ("s32", 16): "gb_int16",
+}
+# The codes of 3, 5 and −5 in E4M3: of the OCP with the bias 7, and of CDNA 3 with the bias 8.
+_OCP_FLOAT8, _CDNA3_FLOAT8 = {3: 0x44, 5: 0x4A, -5: 0xCA}, {3: 0x4C, 5: 0x52, -5: 0xD2}
 _WORDS = {"f32": "float", "f64": "double", "f16": "u32", "s32": "u32"}
 
 
@@ -132,10 +151,11 @@ def nvidia_defines(form: MatrixInstruction) -> dict[str, str | int]:
 def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
     """Return the macros with which instructions_mma.cu is compiled for an instruction of AMD, by name."""
     m, n, k = form.shape
-    element, vector, count = _AMD_INPUTS[form.dtype]
-    sums = {("f32", 4): "gb_float4", ("f32", 16): "gb_float16", ("f64", 4): "gb_double4"}[form.sums, m * n // 64]
+    count = m * k // 64
+    element, vector = _AMD_INPUTS[form.dtype, count]
+    sums = _SUM_VECTORS[form.sums, m * n // 64]
     return {
-        "INSTRUCTION": f"mfma_{form.sums}_{m}x{n}x{k}{form.inputs}",
+        "INSTRUCTION": f"mfma_{form.sums.replace('s32', 'i32')}_{m}x{n}x{k}{form.inputs}",
         "INPUT_WORD": element,
         "INPUT_VECTOR": vector,
         "SUM_WORD": _WORDS[form.sums],
@@ -169,13 +189,17 @@ def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData
     return MatrixData(np.concatenate(parts).view(f"u{form.word_bytes}"), begin, end)
 
 
-def amd_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData:
+def amd_data(form: MatrixInstruction, rng: np.random.Generator, has_ocp: bool = True) -> MatrixData:
     """Return the data for an instruction of AMD: all elements of A are 3 and all of B are 5, so that no layout matters.
 
-    The sums in `begin` are random, and each in `end` is larger by 15·k."""
+    The sums in `begin` are random, and each in `end` is larger by 15·k. `has_ocp` selects the bias of FP8."""
     m, n, k = form.shape
-    count = _AMD_INPUTS[form.dtype][2]
-    parts = [encoded(np.full((count, 64), value), form.dtype) for value in (_A, _B, -_B)]
+    codes = _OCP_FLOAT8 if has_ocp else _CDNA3_FLOAT8
+    lanes = (m * k // 64, 64)
+    if form.dtype == "float8_e4m3":
+        parts = [np.full(lanes, codes[value], np.uint8) for value in (_A, _B, -_B)]
+    else:
+        parts = [encoded(np.full(lanes, value), form.dtype) for value in (_A, _B, -_B)]
     begin = encoded(rng.integers(1, 8, (m * n // 64, 64)), form.sum_dtype)
     return MatrixData(np.concatenate(parts), begin, begin + begin.dtype.type(k * _A * _B))
 
@@ -223,17 +247,18 @@ def mma(bench: gb.Bench, shape: str, dtype: str, sums: str, independent: int) ->
     is_nvidia, lanes = bench.traits.vendor == "nvidia", bench.traits.warp
     chains_a_warp, warps = chains_and_warps(independent, _CHAINS_A_WARP)
     form = _instructions(bench.target)[shape, dtype, sums]
-    if "matrix" not in bench.traits.features or (is_nvidia and bench.traits.architecture < form.since):
-        raise gb.Skip(
-            f"the instruction needs {form.since if is_nvidia else 'gfx90a'} or newer, not {bench.traits.arch}"
-        )
-    if bench.traits.arch in form.made_of_others:
+    has_units = is_nvidia or "matrix" in bench.traits.features
+    if not has_units or bench.traits.architecture < form.since:
+        raise gb.Skip(f"the instruction needs {form.since} or newer, not {bench.traits.arch}")
+    if form.own and form.own not in bench.traits.features:
         reason = f"{bench.traits.arch} has no warp instruction for {dtype} products of this shape"
-        raise gb.Skip(f"{reason}; the case wgmma has that of a warpgroup" if bench.traits.arch == "sm_90" else reason)
+        has_wgmma = "wgmma" in bench.traits.features
+        raise gb.Skip(f"{reason}; the case wgmma has that of a warpgroup" if has_wgmma else reason)
     threads = SCHEDULERS * warps * lanes
     issue = form.flops / form.rate
     rounds = rounds_for(BODY, max(issue * warps, max(issue, _CYCLES) / chains_a_warp))
-    data = (nvidia_data if is_nvidia else amd_data)(form, bench.rng)
+    has_ocp = "ocp_float8" in bench.traits.features
+    data = nvidia_data(form, bench.rng) if is_nvidia else amd_data(form, bench.rng, has_ocp)
     defines = nvidia_defines(form) if is_nvidia else amd_defines(form)
     kernel = bench.kernel("instructions_mma.cu", "matrix_chains", INDEPENDENT=chains_a_warp, THREADS=threads, **defines)
     cycles = cycle_words(bench)

@@ -159,7 +159,7 @@ def wgmma(bench: gb.Bench, dtype: str, sums: str, columns: int, a: str, wait: st
     `a` is where A lies, `columns` is N, `dtype` the format of A and B, and `sums` the format of C and D. With `wait` of
     `each` the warpgroup waits for each instruction before the next; with `late` it waits after every 16 instructions,
     for all but the last 16."""
-    if bench.traits.arch != "sm_90":
+    if "wgmma" not in bench.traits.features:
         raise gb.Skip(f"wgmma is an instruction of sm_90 alone, not of {bench.traits.arch}")
     form = FORMATS[dtype, sums]
     flops = 2.0 * _ROWS * columns * form.inner

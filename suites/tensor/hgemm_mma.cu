@@ -8,7 +8,7 @@
 //   STAGES                  1: parts come through registers; more: that many parts in shared memory, by cp.async
 //   BULK                    1: by bulk tensor copies (TMA), which a warpgroup of its own starts; sm_90a
 //   BAND                    rows of tiles that are computed column by column, so that their inputs stay in the L2
-#if !GB_HIP && (BULK ? defined(__CUDA_ARCH_FEAT_SM90_ALL) : __CUDA_ARCH__ >= 800)
+#if !GB_HIP && (BULK ? defined(__CUDA_ARCH_FEAT_SM90_ALL) || GB_TCGEN05 : __CUDA_ARCH__ >= 800)
 typedef unsigned short u16;
 
 #define THREADS (32 * DOWN * ACROSS)

@@ -2,7 +2,9 @@
 // changes one thing. `cols` is a multiple of 128, and a block has 256 threads.
 
 #define THREADS 256
+#ifndef RESIDENT
 #define RESIDENT 8  // blocks per SM of NVIDIA: as many threads as it holds
+#endif
 #define TOGETHER 2  // rows that a warp processes at once
 typedef unsigned short u16;
 

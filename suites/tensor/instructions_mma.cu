@@ -31,6 +31,12 @@
 #if GB_HIP
 typedef float gb_float16 __attribute__((ext_vector_type(16)));
 typedef double gb_double4 __attribute__((ext_vector_type(4)));
+typedef int gb_int4 __attribute__((ext_vector_type(4)));
+typedef int gb_int16 __attribute__((ext_vector_type(16)));
+typedef _Float16 gb_half8 __attribute__((ext_vector_type(8)));
+#ifdef __gfx950__
+typedef __bf16 gb_brain8 __attribute__((ext_vector_type(8)));
+#endif
 #define JOINED(prefix, name) prefix##name
 #define BUILT_IN(name) JOINED(__builtin_amdgcn_, name)
 static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_WORD (&a)[A_WORDS],

@@ -62,7 +62,7 @@ class LoopBound:
         moved = sum(loop[name] * size for name, size in SHARED.items())
         inner = flops * 8 / (2 * rung.tile[0] * rung.tile[1])  # elements of the inner side in a pass of eight warps
         # the copy engine writes and wgmma reads shared memory without an instruction of these warps
-        if rung.needs == "hopper":
+        if rung.needs in ("bulk", "wgmma"):
             moved += (rung.tile[0] + rung.tile[1]) * inner * 2 / 8
         if unit == "HGMMA":
             moved += loop[unit] * (64 + columns) * 16 * 2 / 4

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpubench.devices.native import driver, hipblaslt
 from gpubench.model import Device
+from gpubench.model.facts import MIG
 from gpubench.plugins.backend import Traits
 
 from . import _rocm
@@ -14,12 +15,19 @@ _BYTES = 16
 
 
 def uuid_of(props: Mapping[str, Any], pci: str) -> str:
-    """Return the UUID (`GPU-…`, as nvidia-smi prints it) of the device at the PCI address `pci`; empty if unknown."""
+    """Return the UUID of the device at the PCI address `pci` as nvidia-smi prints it; empty if unknown.
+
+    It begins with `GPU-`, and with `MIG-` for a MIG instance, which NVML finds by no other name."""
     raw = props.get("uuid")
     if not isinstance(raw, bytes):
         return ""
     whole = raw[:_BYTES] if len(raw) >= _BYTES else _complete_uuid(raw, pci)
-    return f"GPU-{uuid.UUID(bytes=whole)}" if whole else ""
+    kind = "MIG" if MIG.search(_text(props.get("name", ""))) else "GPU"
+    return f"{kind}-{uuid.UUID(bytes=whole)}" if whole else ""
+
+
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _complete_uuid(prefix: bytes, pci: str) -> bytes:
@@ -43,7 +51,14 @@ def _complete_uuid(prefix: bytes, pci: str) -> bytes:
 
 
 # cudaDeviceAttr: CUDA Runtime API, "Data types used by CUDA Runtime"; HIP keeps other numbers.
-_ATTRIBUTES = {"clock.sm_hz": 13, "clock.memory_hz": 36, "memory.bus_bits": 37, "shared.unit_bytes": 81}
+_ATTRIBUTES = {
+    "clock.sm_hz": 13,
+    "clock.memory_hz": 36,
+    "memory.bus_bits": 37,
+    "shared.unit_bytes": 81,
+    "memory.integrated": 18,  # 1 if host and GPU share one memory, as on Jetson and GB10
+    "memory.host_page_tables": 100,  # 1 if kernels access any memory of the host by its page tables, as on GH200
+}
 _KILO = 1000
 
 
@@ -66,13 +81,12 @@ def device_facts(runtime: Any, index: int, count: int) -> Device:
     """Return the Device with `index` among `count` devices, with its facts and the peers whose memory it can access."""
     props = runtime.getDeviceProperties(index)
     family = "rocm" if runtime.is_hip else "cuda"
-    name = props["name"]
     pci = pci_address(runtime, index)
     peers = [peer for peer in range(count) if peer != index and runtime.deviceCanAccessPeer(index, peer)]
     return Device(
         id=f"{family}:{index}",
         backend="cupy",
-        name=name.decode() if isinstance(name, bytes) else str(name),
+        name=_text(props["name"]),
         arch=_rocm.arch(props) if runtime.is_hip else f"sm_{props['major']}{props['minor']}",
         uuid=uuid_of(props, pci),
         pci=pci,
@@ -100,9 +114,11 @@ def _dtypes(runtime: Any, props: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(runtime: Any, index: int) -> tuple[tuple[str, str], ...]:
-    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES`."""
+    """Return the name and the number (as text) of each attribute in `_ATTRIBUTES` that the driver knows."""
+    # A virtual GPU reports a clock of 0.
     numbers = {name: int(runtime.deviceGetAttribute(code, index)) for name, code in _ATTRIBUTES.items()}
-    return tuple((name, str(value * (_KILO if name.endswith("_hz") else 1))) for name, value in numbers.items())
+    scaled = ((name, value * (_KILO if name.endswith("_hz") else 1)) for name, value in numbers.items())
+    return tuple((name, str(value)) for name, value in scaled if value > 0)
 
 
 def traits_of(runtime: Any, device: Device) -> Traits:
@@ -119,19 +135,22 @@ def traits_of(runtime: Any, device: Device) -> Traits:
         max_shared_bytes=_rocm.max_shared_bytes(props)
         if runtime.is_hip
         else int(props.get("sharedMemPerBlockOptin") or props["sharedMemPerBlock"]),
-        features=_rocm.features(props) if runtime.is_hip else _features(props),
+        features=device.architecture.features | (frozenset() if runtime.is_hip else _features(device)),
         is_dry_run=runtime.is_hip and _rocm.is_dry_run(props),
     )
 
 
-def _features(props: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names for `Traits.features` by compute capability."""
-    first_major = {
-        "async_copy": 8,
-        "matrix": 8,
-        "bulk_copy": 9,
-        "clusters": 9,
-        **({"early_launch": 9} if driver.has_bindings() else {}),
-    }
-    bound_calls = {"register", "event_handles", "pool"}
-    return frozenset(bound_calls | {name for name, first in first_major.items() if props["major"] >= first})
+def _features(device: Device) -> frozenset[str]:
+    """Return the features that CUDA's driver and CuPy add to an architecture."""
+    has_early_launch = "clusters" in device.architecture.features and driver.has_bindings()  # both since sm_90
+    return frozenset({"register", "event_handles", "pool", *(["early_launch"] if has_early_launch else [])})
+
+
+def target_options(cupy: Any, device: Device) -> tuple[str, ...]:
+    """Return NVRTC's option that allows every instruction of the architecture, if CuPy would not pass it.
+
+    An NVRTC that is older than the GPU compiles to PTX, as CuPy asks it to, without the option."""
+    architecture = device.architecture
+    if architecture.target == architecture.name or architecture.capability not in cupy.cuda.nvrtc.getSupportedArchs():
+        return ()
+    return (f"--gpu-architecture={architecture.target}",)

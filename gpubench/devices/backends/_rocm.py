@@ -5,16 +5,21 @@ Nothing here was run on an AMD GPU; docs/amd.md says what was checked instead.""
 from collections.abc import Mapping
 from typing import Any
 
+from gpubench.model import Architecture
+
 _KILO = 1000
 # The name that the tests' stand-in for HIP's runtime gives its devices, whose memory and processor are the host's.
 STAND_IN = "GPU on paper"
-# The matrix instructions that suites use, of 16 × 16 × 16 halves and bfloat16 (AMD's ISA documents of CDNA 2 to 4).
-_MATRIX = frozenset({"gfx90a", "gfx942", "gfx950"})
 # The Infinity Cache stands before the memory of the MI300 and MI350, and HIP's l2CacheSize is the size of one die's L2
 # (AMD CDNA 3 white paper, "Memory"; CDNA 4 white paper).
 _INFINITY_CACHE_BYTES = {"gfx942": 256 * 2**20, "gfx950": 256 * 2**20}
 # hipDeviceProp_t's fields where CUDA has attributes; clocks in kHz
-_DETAILS = {"clock.sm_hz": "clockRate", "clock.memory_hz": "memoryClockRate", "memory.bus_bits": "memoryBusWidth"}
+_DETAILS = {
+    "clock.sm_hz": "clockRate",
+    "clock.memory_hz": "memoryClockRate",
+    "memory.bus_bits": "memoryBusWidth",
+    "memory.integrated": "integrated",  # 1 of an APU, whose processor and GPU share one memory
+}
 
 
 def arch(props: Mapping[str, Any]) -> str:
@@ -34,11 +39,6 @@ def last_level_bytes(props: Mapping[str, Any]) -> int:
     return _INFINITY_CACHE_BYTES.get(arch(props), int(props["l2CacheSize"]))
 
 
-def features(props: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names for `Traits.features`: matrix instructions only, because CuPy on ROCm binds no driver calls."""
-    return frozenset({"matrix"} if arch(props) in _MATRIX else ())
-
-
 def max_shared_bytes(props: Mapping[str, Any]) -> int:
     """Return the bytes of shared memory (LDS) per block: CuPy cannot request more than the default on ROCm."""
     return int(props["sharedMemPerBlock"])
@@ -47,9 +47,10 @@ def max_shared_bytes(props: Mapping[str, Any]) -> int:
 def dtypes(props: Mapping[str, Any], with_hipblaslt: bool) -> tuple[str, ...]:
     """Return the data types of matrix products; through CuPy's hipBLAS, the others would end the process."""
     native = ("float64", "float32", "float16")
-    if not with_hipblaslt or arch(props) not in _MATRIX:
+    features = Architecture.parse(arch(props)).features
+    if not with_hipblaslt or "matrix" not in features:
         return native
-    return (*native, "bfloat16", *(("float8_e4m3", "float8_e5m2") if arch(props) == "gfx950" else ()))
+    return (*native, "bfloat16", *(("float8_e4m3", "float8_e5m2") if "float8" in features else ()), "int8")
 
 
 def details(props: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

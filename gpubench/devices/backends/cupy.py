@@ -12,7 +12,7 @@ import numpy as np
 from gpubench.base import installation
 from gpubench.base.errors import Skip, Unavailable
 from gpubench.devices.native.driver import Driver, early_launch
-from gpubench.model import Device
+from gpubench.model import Device, Facts
 from gpubench.plugins.backend import (
     Handle,
     Kernel,
@@ -24,7 +24,7 @@ from gpubench.plugins.backend import (
     Timing,
 )
 
-from . import _gpu_facts, _rocm, _streams
+from . import _gpu_facts, _paper, _rocm, _streams
 from ._host_memory import HOST_KINDS, host_memory
 from ._memory import RawMemory, SharedRegion, shared_memory
 
@@ -107,14 +107,14 @@ _VECTOR_BYTES = 16
 class CacheFlush:
     """An array larger than the last-level cache, which is written and then read, which leaves clean lines."""
 
-    def __init__(self, cupy: Any, nbytes: int, units: int) -> None:
+    def __init__(self, cupy: Any, nbytes: int, units: int, has_priorities: bool) -> None:
         self._runtime = cupy.cuda.runtime
         self._array = cupy.zeros(nbytes // _VECTOR_BYTES * _VECTOR_BYTES, cupy.uint8)
         self._never = cupy.zeros(1, cupy.uint32)
         source = (resources.files("gpubench.devices.backends") / "flush.cu").read_text(encoding="utf-8")
         module = cupy.RawModule(code=source)
         self._read_all = module.get_function("read_all")
-        self._has_priorities = not self._runtime.is_hip and int(cupy.cuda.Device().compute_capability) >= 80
+        self._has_priorities = has_priorities
         if self._has_priorities:
             self._claim_all, self._release_all = module.get_function("claim_all"), module.get_function("release_all")
         self._grid = (max(1, units) * _BLOCKS_PER_UNIT,)
@@ -173,13 +173,16 @@ class CupyDevice:
         self._stream.use()
         self._side_streams = _streams.SideStreams(cupy, self._stream)
         self.traits = _gpu_facts.traits_of(self._runtime, device)
+        self._target_options = _gpu_facts.target_options(cupy, device)
         if is_timed:
             self._prepare_timing(cupy)
         self.synchronize()
 
     def _prepare_timing(self, cupy: Any) -> None:
         device = self.device
-        self._cache_flush = CacheFlush(cupy, max(2 * device.cache_bytes, _LEAST_FLUSH), device.units)
+        flushed_bytes = max(2 * device.cache_bytes, _LEAST_FLUSH)
+        has_priorities = "async_copy" in self.traits.features  # both since sm_80
+        self._cache_flush = CacheFlush(cupy, flushed_bytes, device.units, has_priorities)
         self.flush()
         clock_hz = float(dict(device.details).get("clock.sm_hz", 2e9))
         self._clock = _streams.EventClock(cupy, self._stream, _streams.KernelGate(cupy, clock_hz), self.flush)
@@ -247,8 +250,7 @@ class CupyDevice:
         self._cache_flush.queue(self._stream.ptr)
 
     def kernel(self, source: str, name: str, defines: Mapping[str, str | int]) -> Kernel:
-        target = ("--gpu-architecture=sm_90a",) if self.traits.arch == "sm_90" else ()  # CuPy's sm_90 has no wgmma
-        options = (*target, *(f"-D{key}={value}" for key, value in defines.items()))
+        options = (*self._target_options, *(f"-D{key}={value}" for key, value in defines.items()))
         module = self.xp.RawModule(code=source, options=options)
         with self._handle:  # in a new thread the first device is current
             return CupyKernel(self.xp, module, name, "early_launch" in self.traits.features)
@@ -341,6 +343,10 @@ class CupyBackend:
                 f"CuPy {cupy.__version__} finds no GPU ({error})", "check the driver (nvidia-smi, rocm-smi)"
             ) from error
         return tuple(_gpu_facts.device_facts(runtime, index, count) for index in range(count))
+
+    def on_paper(self, card: str) -> Facts:
+        """Return the inventory of a machine with cards of this model, from descriptions; no GPU is needed."""
+        return _paper.facts_of(card)
 
     def versions(self) -> Mapping[str, str]:
         cupy = _import_cupy()

@@ -1,7 +1,8 @@
-"""Multiply matrices with hipBLASLt by ctypes: bfloat16 and OCP's FP8, which CuPy does not bind on ROCm.
+"""Multiply matrices with hipBLASLt by ctypes: bfloat16, FP8 and int8, which CuPy does not bind on ROCm.
 
-**Off until an owner of such a GPU confirms it**: GPUBENCH_HIPBLASLT=1 turns it on. Only the table was checked: sizes
-and numbers against the headers of hipBLASLt 1.1 (ROCm 7.1), and the functions that need no GPU.
+**No GPU has run it**, so each precision has to pass a check of a small product before it is measured, and
+GPUBENCH_HIPBLASLT=0 turns it off. The table was checked: sizes and numbers against the headers of hipBLASLt 1.1 (ROCm
+7.1), and the functions that need no GPU.
 
 Matrices are stored row by row, which the library reads as their transposes: C = A·B is computed as Cᵀ = Bᵀ·Aᵀ."""
 
@@ -20,13 +21,15 @@ SWITCH = "GPUBENCH_HIPBLASLT"
 WORKSPACE_BYTES = 2**25  # the default maximum of AMD's own benchmark
 # hipblas-common.h, hipblaslt.h
 OP_N, OP_T = 111, 112
-COMPUTE_32F, REAL_32F = 2, 0
+COMPUTE_32F, COMPUTE_32I = 2, 9
+REAL_32F, INTEGER_32 = 0, 10
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 0, 1
 DESC_TRANSA, DESC_TRANSB = 0, 1
 PREF_MAX_WORKSPACE_BYTES = 1
 NOT_SUPPORTED = 7
 # library_types.h of HIP: formats that CUDA has too have CUDA's numbers.
-FORMATS: Mapping[str, int] = {"float16": 2, "bfloat16": 14, "float32": 0, "float8_e4m3": 28, "float8_e5m2": 29}
+FORMATS: Mapping[str, int] = {"float16": 2, "bfloat16": 14, "float32": 0, "float8_e4m3": 28, "float8_e5m2": 29,
+                                "float8_e4m3fnuz": 1000, "float8_e5m2fnuz": 1001, "int8": 3, "int32": 10}  # fmt: skip
 
 
 class Algo(ctypes.Structure):
@@ -82,8 +85,8 @@ class HipblasltError(GpubenchError):
 
 
 def is_on() -> bool:
-    """Return whether the user has turned hipBLASLt on."""
-    return os.environ.get(SWITCH) == "1"
+    """Return whether products may use hipBLASLt: the user has not turned it off."""
+    return os.environ.get(SWITCH) != "0"
 
 
 class HipblasltLibrary:
@@ -113,9 +116,10 @@ class HipblasltLibrary:
             self("MatrixLayoutSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
         return handle
 
-    def description(self, transpose_first: bool, transpose_second: bool) -> c_void_p:
-        """Return the handle of the description of a product with float32 sums."""
-        handle = self.create("MatmulDescCreate", COMPUTE_32F, REAL_32F)
+    def description(self, transpose_first: bool, transpose_second: bool, is_integer: bool = False) -> c_void_p:
+        """Return the handle of the description of a product with sums in float32, or in int32 if `is_integer`."""
+        sums = (COMPUTE_32I, INTEGER_32) if is_integer else (COMPUTE_32F, REAL_32F)
+        handle = self.create("MatmulDescCreate", *sums)
         for attribute, transposed in ((DESC_TRANSA, transpose_first), (DESC_TRANSB, transpose_second)):
             value = c_int32(OP_T if transposed else OP_N)
             self("MatmulDescSetAttribute", handle, attribute, byref(value), ctypes.sizeof(value))
@@ -150,13 +154,16 @@ class Operand:
 
 
 class Product:
-    """C = A·B of matrices stored row by row; `transposed` says of a and of b whether it is used transposed."""
+    """C = factor·A·B of matrices stored row by row; `transposed` says of a and b whether it is used transposed."""
 
-    def __init__(self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1) -> None:
+    def __init__(
+        self, a: Operand, b: Operand, c: Operand, transposed: tuple[bool, bool], batch: int = 1, factor: int = 1
+    ) -> None:
         """Describe the product of `a` and `b` into `c`, and choose the library's best algorithm."""
         self._library = library = load()
         self._operands = b, a, c
-        self._desc = library.description(transposed[1], transposed[0])
+        is_integer = c.kind == "int32"
+        self._desc = library.description(transposed[1], transposed[0], is_integer)
         self._layouts = tuple(
             library.layout(
                 operand.kind,
@@ -168,7 +175,7 @@ class Product:
             )
             for operand in self._operands
         )
-        self._scalars = (c_float * 2)(1.0, 0.0)
+        self._scalars = ((c_int32 if is_integer else c_float) * 2)(factor, 0)
         self._proposal = self._propose()
 
     def _propose(self) -> HeuristicResult:

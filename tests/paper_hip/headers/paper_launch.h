@@ -72,7 +72,6 @@ template <class T>
 static T atomicCAS(T* place, T expected, T wanted) {
     return atomically(place, [=](T old) { return old == expected ? wanted : old; });
 }
-template <class T> static T atomicMax(T* place, T other) { return atomically(place, [=](T old) { return std::max(old, other); }); }
 template <class T> static T atomicMin(T* place, T other) { return atomically(place, [=](T old) { return std::min(old, other); }); }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
@@ -125,8 +124,6 @@ static inline u64 gb_block_xor(u64 mine) {
 template <class T> static T atomicAdd_system(T* place, T more) { return atomicAdd(place, more); }
 struct ulonglong2 { u64 x, y; };
 static inline ulonglong2 make_ulonglong2(u64 x, u64 y) { return {x, y}; }
-struct float2 { float x, y; };
-static inline float2 make_float2(float x, float y) { return {x, y}; }
 
 // The compiler's own vectors, and its matrix instructions. rtc.cpp has g++ understand how kernels name such vectors.
 template <class TO, class FROM>
@@ -158,6 +155,17 @@ static SUMS paper_mfma(INPUTS a, INPUTS b, SUMS c) {
 #define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, ...) paper_mfma<16, 16>(a, b, c)
 #define __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, ...) paper_mfma<32, 8>(a, b, c)
 #define __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, ...) paper_mfma<32, 8>(a, b, c)
+template <int M, int K, class SUMS>
+static SUMS paper_mfma_of_bytes(int a, int b, SUMS c) {  // whole numbers far below 2^24
+    float x[4], y[4], sums[M * M / 64];
+    for (int i = 0; i < 4; ++i) x[i] = (signed char)(a >> 8 * i), y[i] = (signed char)(b >> 8 * i);
+    for (int i = 0; i < M * M / 64; ++i) sums[i] = (float)c[i];
+    multiply_of_wave<M, K>(sums, x, y);
+    for (int i = 0; i < M * M / 64; ++i) c[i] = (int)sums[i];
+    return c;
+}
+#define __builtin_amdgcn_mfma_i32_16x16x16i8(a, b, c, ...) paper_mfma_of_bytes<16, 16>(a, b, c)
+#define __builtin_amdgcn_mfma_i32_32x32x8i8(a, b, c, ...) paper_mfma_of_bytes<32, 8>(a, b, c)
 template <class SUMS>
 static SUMS __builtin_amdgcn_mfma_f64_16x16x4f64(double a, double b, SUMS c, int, int, int) {
     double sums[4];
