@@ -37,7 +37,8 @@ def _add_benchmark(output: gb.Output, item: dict[str, Any]) -> None:
     rate = _served.request_rate({"request_rate": gb.json_value(config, "strategy", dict).get("rate")})
     inputs, outputs = (_metric(metrics, f"{side}_token_count", "total_sum") for side in ("prompt", "output"))
     decode_s = _metric(metrics, "request_latency") - _metric(metrics, "time_to_first_token_ms") / 1e3
-    duration = gb.measured_number(item, "duration")
+    if not (duration := gb.measured_number(item, "duration")):
+        raise gb.BadOutput("a benchmark without a duration")
     load = _served.ServingLoad(duration, requests, inputs, outputs, max(0.0, decode_s), math.isfinite(rate))
     times = [
         gb.quantity(f"{statistic.rpartition('/')[2]}_{series}", unit, _metric(metrics, name, statistic))

@@ -13,12 +13,13 @@ _SMALL = 65536  # below it the time is the headline, as for the text
 
 
 def _add_place(output: gb.Output, name: str, params: gb.Params, ids: tuple[str, ...], figures: dict[str, Any]) -> None:
-    size, wrong = dict(params)["size_bytes"], figures.get("nwrong")
+    size, unchecked = dict(params)["size_bytes"], figures.get("nwrong") is None
+    wrong = 0.0 if unchecked else gb.measured_number(figures, "nwrong")
     stated = {key: gb.measured_number(figures, key) for key, _, _ in _QUANTITIES if key in figures}
     series = sorted(gb.quantities(stated, _QUANTITIES), key=lambda one: one.unit != "s" and int(size) < _SMALL)
-    reason = f"{wrong:g} values are out of bounds" if isinstance(wrong, int | float) and wrong > 0 else ""
+    reason = f"{wrong:g} values are out of bounds" if wrong > 0 else ""
     failure = {"status": "failed", "cause": "wrong-answer", "reason": reason} if reason else {}
-    output.add(name, params, series, ids, notes=() if wrong is not None else (("validation", "off"),), **failure)
+    output.add(name, params, series, ids, notes=(("validation", "off"),) if unchecked else (), **failure)
 
 
 def _read(text: str) -> gb.Imported:
