@@ -16,14 +16,18 @@ class ActionReport:
     def render(self, run: gb.Run) -> str:
         """Return the entries, each with the half-width of its interval as `range`."""
         entries = []
-        for spread in gb.Summary(run).spreads():
+        summary = gb.Summary(run)
+        for spread in summary.spreads():
             figure = spread.figure
             if figure is None or figure.better != self.better or gb.record(figure.interval.centre) is None:
                 continue
             name = f"{spread.case.id} on {'+'.join(spread.devices)}"
             entry = {"name": name, "unit": figure.unit or "ratio", "value": figure.interval.centre}
+            devices = dict.fromkeys(summary.device(device).name for device in spread.devices)
             half = gb.record((figure.interval.high - figure.interval.low) / 2)
-            entries.append({**entry, **({} if half is None else {"range": f"± {half:.4g}"})})
+            entries.append(
+                {**entry, "extra": " + ".join(devices), **({} if half is None else {"range": f"± {half:.4g}"})}
+            )
         return json.dumps(entries, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 

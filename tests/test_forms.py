@@ -132,7 +132,7 @@ def test_bencher_and_github_action_benchmark_get_each_headline_in_their_form(rec
     bigger, smaller = (json.loads(render(f"github_{way}", recorded)) for way in ("bigger", "smaller"))
     directions = {entry["name"]: way for way, entries in (("more", bigger), ("less", smaller)) for entry in entries}
     assert directions == {name: figure.better for name, figure in figures.items()}
-    assert all(set(entry) == {"name", "unit", "value", "range"} for entry in bigger + smaller)
+    assert all(set(entry) == {"name", "unit", "value", "range", "extra"} for entry in bigger + smaller)
 
 
 def test_labels_for_prometheus_are_escaped_and_an_imported_run_has_no_start():
