@@ -47,8 +47,12 @@ empty=$work/empty/bin
 install_wheel "$empty/python" base "$work"/dist/*.whl
 cd "$work"
 "$empty/gpubench" --version
-"$empty/gpubench" --help >help.txt
+"$empty/gpubench-suite" --help >help.txt
 "$empty/gpubench" list >list.txt
+recorded=$root/tests/recordings/sessions
+"$empty/gpubench" show "$recorded/2.jsonl.gz" >show.txt
+"$empty/gpubench" report "$recorded/2.jsonl.gz" -o recorded.html
+"$empty/gpubench" gate "$recorded/2.jsonl.gz" --baseline "$recorded/2.jsonl.gz" >gate.txt
 
 step "the same with the host's kernels: measure and report"
 install_wheel "$empty/python" host dist/*.whl

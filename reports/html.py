@@ -1,5 +1,6 @@
 """Write a run as one self-contained web page: no network, light and dark, readable without script and in print."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -149,6 +150,33 @@ def site_page(site: gb.Site) -> dict[str, Any]:
     }
 
 
+def catalogue_page(catalogue: gb.CataloguePage) -> dict[str, Any]:
+    """Return the values of a page of the catalogue: each row with its figures and its method as texts, and a strip.
+
+    The strip has a dot and an interval for each run with the newest version of the case."""
+    rows = []
+    for row in catalogue.rows:
+        newest = row.figures[0][3]
+        alike = [entry for entry in row.figures if (entry[3].unit, entry[3].version) == (newest.unit, newest.version)]
+        values = [figure.median for *_, figure in alike]
+        medians = statistics.median(values), min(values), max(values)
+        ends = [end for *_, figure in alike for end in (figure.low, figure.high)]
+        across = axis(ends, newest.unit, 6.0, 234.0, zero=False)
+        parts = [svg.line(6.0, 10.0, 234.0, 10.0, "grid")]
+        for date, tier, _, figure in alike:
+            parts.append(svg.line(across.place(figure.low), 10.0, across.place(figure.high), 10.0, "spread"))
+            tooltip = f"{date}, {tier or 'profile'}: {gb.units.quantity(figure.median, figure.unit)}"
+            parts.append(svg.dot(across.place(figure.median), 10.0, 3.0, "c0", tooltip))
+        tiers = "+".join(dict.fromkeys(tier or "profile" for _, tier, _, _ in alike))
+        samples = sum(figure.samples for *_, figure in alike)
+        method = f"{newest.series}, {newest.better} is better, version {newest.version}, {tiers}, {samples} samples"
+        numbers = [gb.units.quantity(value, newest.unit) for value in medians]
+        strip = svg.picture(f"{row.label}: {numbers[1]} to {numbers[2]}", 20.0, *parts, width=240.0)
+        rows.append((row, numbers, method, strip))
+    suites = {row.figures[0][3].suite for row in catalogue.rows}
+    return {"title": catalogue.title, "rows": rows, "lead": suites.pop() if len(suites) == 1 else ""}
+
+
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
@@ -180,6 +208,10 @@ class HtmlReport:
     def index(self, site: gb.Site) -> str:
         """Return the page that lists the runs of a site."""
         return web_page("site.html", "html.css", "site.css", page=site_page(site))
+
+    def catalogue(self, page: gb.CataloguePage) -> str:
+        """Return the page of a card with its cases, or of a case with its cards."""
+        return web_page("catalogue.html", "html.css", "site.css", page=catalogue_page(page))
 
     def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the page of a fleet's judgement."""

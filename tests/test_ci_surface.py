@@ -11,14 +11,19 @@ from pathlib import Path
 import _files as files
 import _make as make
 import pytest
+import yaml
 from _sides import TRIAD, noisy
 
-CI = Path(__file__).parents[1] / "ci"
-TEMPLATES = sorted(CI.glob("*.yml"))
+ROOT = Path(__file__).parents[1]
+CI = ROOT / "ci"
+ACTION, COMPONENT, JENKINS = ROOT / "action.yml", ROOT / "templates" / "gate.yml", CI / "Jenkinsfile"
+TEMPLATES = (ACTION, COMPONENT, JENKINS)
 
 
 def scripts(path):
-    """Return the block scalars of a YAML file that are run: `run: |`, or an item `- |` of a script."""
+    """Return what a template runs: `run: |` or an item `- |` in YAML, a text in three quotes in Groovy."""
+    if path == JENKINS:
+        return re.findall(r"script: '''(#!/bin/bash\n.*?)'''", path.read_text(), re.DOTALL)
     blocks, lines = [], path.read_text().splitlines()
     for number, line in enumerate(lines):
         if re.fullmatch(r"\s*(run:|-) \|", line):
@@ -60,8 +65,42 @@ def runs(tmp_path):
 ARGUMENTS = "gate 'a candidate.jsonl' --baseline base.jsonl"
 
 
-def test_the_ci_templates_are_found():
-    assert [path.name for path in TEMPLATES] == ["action.yml", "gitlab.yml"]
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_bash_parses_every_script_of_a_template(path):
+    assert scripts(path)
+    for script in scripts(path):
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_action_is_whole_and_uses_only_inputs_that_it_declares():
+    action = yaml.safe_load(ACTION.read_text())
+    assert set(action) == {"name", "description", "inputs", "outputs", "runs"}
+    assert set(re.findall(r"inputs\.(\w+)", ACTION.read_text())) == set(action["inputs"])
+    steps = action["runs"]["steps"]
+    assert action["runs"]["using"] == "composite"
+    assert all("name" in step and (step.get("shell") == "bash" or "uses" in step) for step in steps)
+    ids = {step["id"] for step in steps if "id" in step}
+    assert set(re.findall(r"steps\.(\w+)\.", ACTION.read_text())) == ids
+
+
+def test_the_component_is_whole_and_uses_only_inputs_that_it_declares():
+    spec, jobs = yaml.safe_load_all(COMPONENT.read_text())
+    used = set(re.findall(r"\$\[\[ inputs\.(\w+) \]\]", COMPONENT.read_text()))
+    assert used == set(spec["spec"]["inputs"])
+    assert all({"description", "default"} == set(declared) for declared in spec["spec"]["inputs"].values())
+    (job,) = jobs.values()
+    assert set(job) == {"stage", "tags", "variables", "before_script", "script", "artifacts"}
+    assert not [line for line in [*job["before_script"], *job["script"]] if "$[[" in line], "an input is no code"
+
+
+def test_the_jenkins_stage_has_closed_blocks_and_no_interpolated_script():
+    text = re.sub(r"//[^\n]*|'''.*?'''|'[^'\n]*'|\"[^\"\n]*\"", "", JENKINS.read_text(), flags=re.DOTALL)
+    for opening, closing in ("{}", "()"):
+        assert text.count(opening) == text.count(closing) > 0
+    assert re.findall(r"\b(pipeline|agent|stages|stage|steps|post|always)\b", text) == [
+        *("pipeline", "agent", "stages", "stage", "steps", "post", "always")
+    ]
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
@@ -77,7 +116,7 @@ def test_no_template_inserts_an_expression_into_a_script(path):
 
 
 def test_the_action_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
-    gate = next(script for script in scripts(CI / "action.yml") if "mapfile" in script)
+    gate = next(script for script in scripts(ACTION) if "mapfile" in script)
     output, summary = runs / "output", runs / "summary.md"
     variables = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_ACTIONS": "true"}
     done = bash(gate, runs, ARGUMENTS=ARGUMENTS, **variables)
@@ -95,8 +134,59 @@ def test_the_action_judges_with_gpubenchs_status_and_a_hostile_argument_stays_on
     assert output.read_text() == "status=5\n"  # the files are missing
 
 
+def test_the_jenkins_stage_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
+    (script,) = scripts(JENKINS)
+    assert bash(script, runs, GPUBENCH_ARGUMENTS=ARGUMENTS).returncode == 1
+    assert (runs / "gpubench-runs" / "junit.xml").read_text().startswith("<?xml")
+    assert bash(script, runs, GPUBENCH_ARGUMENTS=f"{ARGUMENTS} '$(touch owned)'").returncode == 5
+    assert not (runs / "owned").exists()
+
+
+def test_the_action_reports_the_redacted_runs_and_shows_their_figures(runs):
+    (report,) = (script for script in scripts(ACTION) if "gpubench report" in script)
+    (runs / "gpubench-shared").mkdir()
+    (runs / "base.jsonl").rename(runs / "gpubench-shared" / "a run.jsonl")
+    done = bash(report, runs, GITHUB_STEP_SUMMARY=str(runs / "summary.md"))
+    assert done.returncode == 0, done.stderr
+    assert (runs / "gpubench-shared" / "a run.html").read_text().endswith("</html>")
+    assert "triad" in (runs / "summary.md").read_text()
+    (runs / "empty").mkdir()
+    assert bash(report, runs / "empty", GITHUB_STEP_SUMMARY="none").returncode == 0
+
+
+PYTHON = """#!/bin/bash
+[ "$1 $2" = "-m venv" ] || exit 9
+mkdir -p "$3/bin"
+printf '#!/bin/bash\\necho "$*" >>"%s/asked"\\n' "$PWD" >"$3/bin/pip"
+printf '#!/bin/bash\\necho installed\\n' >"$3/bin/gpubench"
+chmod +x "$3/bin/pip" "$3/bin/gpubench"
+"""
+ACTION_ASKS = ["--require-hashes -r /action/locks/host.lock", "--no-deps --no-build-isolation /action"]
+
+
+@pytest.mark.parametrize(("template", "asked"), [(ACTION, ACTION_ASKS), (COMPONENT, ["gpubench-suite[host] @ here"])])
+def test_the_install_step_makes_an_environment_and_puts_its_gpubench_on_the_path(tmp_path, template, asked):
+    """A stand-in for Python makes an environment whose pip only records what it is asked for."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(PYTHON)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    later = '[ -z "$GITHUB_PATH" ] || PATH="$(cat "$GITHUB_PATH"):$PATH"\ngpubench'
+    script = f'PATH="$PWD/bin:$PATH"\n{scripts(template)[0]}\n{later}'
+    variables = {
+        "GPUBENCH_INSTALL": "gpubench-suite[host] @ here",
+        "EXTRA": "host",
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+    }
+    if template == ACTION:
+        variables |= {"GITHUB_ACTION_PATH": "/action", "GITHUB_PATH": str(tmp_path / "path")}
+    done = bash(script, tmp_path, **variables)
+    assert (done.returncode, done.stdout) == (0, "installed\n"), done.stderr
+    options = "install --quiet --disable-pip-version-check "
+    assert (tmp_path / "asked").read_text().splitlines() == [f"{options}{line}" for line in asked]
+
+
 def test_gitlabs_script_judges_with_gpubenchs_status_and_a_hostile_argument_stays_one_argument(runs):
-    before, script = scripts(CI / "gitlab.yml")
+    before, script = scripts(COMPONENT)
     script = f"{before}\nmkdir -p gpubench-runs\n{script}"
     done = bash(script, runs, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS)
     assert done.returncode == 1, done.stderr
@@ -131,7 +221,7 @@ def left_names(folder):
 
 
 def test_the_action_stores_and_shows_no_names(named):
-    gate, redact = (s for s in scripts(CI / "action.yml") if "mapfile" in s or "redact" in s)
+    gate, redact, report = (s for s in scripts(ACTION) if re.search("mapfile|redact|gpubench report", s))
     variables = {"GITHUB_OUTPUT": str(named / "output"), "GITHUB_STEP_SUMMARY": str(named / "summary.md")}
     done = bash(gate, named, ARGUMENTS=ARGUMENTS, GITHUB_ACTIONS="true", CI="true", **variables)
     assert (done.returncode, (named / "output").read_text()) == (0, "status=3\n")
@@ -140,19 +230,21 @@ def test_the_action_stores_and_shows_no_names(named):
     assert "(left out)" in output
     assert [name for name in NAMES if name in output] == []
     assert bash(redact, named).returncode == 0
+    assert bash(report, named, GITHUB_STEP_SUMMARY=variables["GITHUB_STEP_SUMMARY"]).returncode == 0
+    assert len([*(named / "gpubench-shared").glob("*.html")]) == 1
     assert left_names(named / "gpubench-shared") == ([], 2)
     assert (named / "gpubench-shared" / "comment.md").exists()
-    uploaded = re.findall(r"^        path: (.*)$", (CI / "action.yml").read_text(), re.MULTILINE)
+    uploaded = re.findall(r"^        path: (.*)$", ACTION.read_text(), re.MULTILINE)
     assert uploaded == ["gpubench-shared"]
 
 
 @pytest.mark.slow
 def test_gitlabs_artifacts_hold_no_names(named):
-    before, script = scripts(CI / "gitlab.yml")
+    before, script = scripts(COMPONENT)
     done = bash(f"{before}\n{script}", named, GPUBENCH_INSTALL="", GPUBENCH_ARGUMENTS=ARGUMENTS, CI="true")
     assert done.returncode == 3, done.stderr
     assert left_names(named / "gpubench-shared") == ([], 2)
-    assert re.findall(r"gpubench-shared\S*", (CI / "gitlab.yml").read_text().split("artifacts:")[-1]) == [
+    assert re.findall(r"gpubench-shared\S*", COMPONENT.read_text().split("artifacts:")[-1]) == [
         "gpubench-shared/]",
         "gpubench-shared/junit.xml",
     ]

@@ -36,7 +36,8 @@ def render(kind, run):
 def test_the_document_lists_every_column_and_form():
     rows = re.findall(r"^    (\w+) +(text|whole|number)  +(.+)$", DOCUMENT, re.MULTILINE)
     assert rows == [(column.name, column.kind, column.meaning) for column in frame.COLUMNS]
-    assert set(re.findall(r"^\| `\.(\w+)` \|", DOCUMENT, re.MULTILINE)) == set(plugins.names("reports"))
+    cells = re.findall(r"^\| (`\.\w+`(?:, `\.\w+`)*) \|", DOCUMENT, re.MULTILINE)
+    assert set(re.findall(r"\w+", " ".join(cells))) == set(plugins.names("reports"))
 
 
 def test_no_form_imports_pandas_before_it_is_asked_for():
@@ -112,6 +113,26 @@ def test_every_line_for_prometheus_follows_its_grammar_and_every_metric_is_decla
     assert all(float(sample[3]) == float(sample[3]) for sample in samples)
     series = [(sample[1], sample[2]) for sample in samples]
     assert len(series) == len(set(series)), "a series stands twice"
+
+
+def test_bencher_and_github_action_benchmark_get_each_headline_in_their_form(recorded):
+    figures = {
+        f"{spread.case.id} on {'+'.join(spread.devices)}": spread.figure
+        for spread in Summary(recorded).spreads()
+        if spread.figure
+    }
+    metrics = json.loads(render("bencher", recorded))
+    assert metrics.keys() == figures.keys()
+    for name, measures in metrics.items():
+        ((slug, values),) = measures.items()
+        assert set(values) == {"value", "lower_value", "upper_value"}
+        factor = 1e9 if slug == "latency" else 1.0
+        assert values["value"] == figures[name].interval.centre * factor
+        assert (slug == "latency") == (figures[name].unit == "s")
+    bigger, smaller = (json.loads(render(f"github_{way}", recorded)) for way in ("bigger", "smaller"))
+    directions = {entry["name"]: way for way, entries in (("more", bigger), ("less", smaller)) for entry in entries}
+    assert directions == {name: figure.better for name, figure in figures.items()}
+    assert all(set(entry) == {"name", "unit", "value", "range", "extra"} for entry in bigger + smaller)
 
 
 def test_labels_for_prometheus_are_escaped_and_an_imported_run_has_no_start():

@@ -15,9 +15,15 @@ replaced. Where they are from:
 - transferbench-1.62, -p2p: AMD's notes on the MI350X; -iterations: pull request 50 of ROCm/TransferBench; -bars: an
   article on an MI210.
 - superbench: tests/analyzer of microsoft/superbenchmark.
+- osu-*: notes of several centres on OSU Micro-Benchmarks 5.4 to 7.5. gpu-fryer: a note on two V100.
+- mlperf-*: results and notes in public repositories, cut behind the percentiles.
+- dcgm-diag-*: the outputs that NVIDIA/DCGM tests with, and one of an operator.
+- google-benchmark, pytest-benchmark, hyperfine: versions 1.7.1, 5.3.1 and 1.15 run for this test.
 
 No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
-numbers that are made up. So are vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
+numbers that are made up. So are nccl-tests.json (version 2.19), nvloom (1.3), ncu-* (the columns of Nsight Compute's
+documentation), guidellm (the schemas of 0.7), and vllm-*, sglang, llama-bench*, aiperf and genai-perf: see
+test_importers_inference.py.
 """
 
 from __future__ import annotations
@@ -49,10 +55,12 @@ FILES = sorted(path.name for path in IMPORTS.iterdir())
 TOOLS = {
     "nvbandwidth": "nvbandwidth",
     "rccl-tests": "nccl_tests",
+    "nccl-tests.json": "nccl_tests_json",
     "nccl-tests": "nccl_tests",
     "nvbench": "nvbench",
     "babelstream": "babelstream",
     "gpu-stream-1": "babelstream",
+    "gpu-fryer": "gpu_fryer",
     "gpu-": "gpu_benches",
     "cuda-memcpy": "gpu_benches",
     "um-stream": "gpu_benches",
@@ -65,6 +73,15 @@ TOOLS = {
     "llama-bench": "llama_bench",
     "aiperf": "aiperf",
     "genai-perf": "aiperf",
+    "google-benchmark": "google_benchmark",
+    "pytest-benchmark": "pytest_benchmark",
+    "hyperfine": "hyperfine",
+    "osu": "osu",
+    "mlperf": "mlperf",
+    "dcgm": "dcgm_diag",
+    "nvloom": "nvloom",
+    "ncu": "ncu",
+    "guidellm": "guidellm",
 }
 
 
@@ -159,6 +176,12 @@ def test_two_files_that_do_not_name_their_measurement_are_not_merged():
         foreign.run([read("nccl-tests-old.txt"), read("nccl-tests-old.txt")], [])
 
 
+def test_a_rate_that_google_benchmark_prints_is_the_size_over_its_processor_time():
+    (result,) = (r for r in read("google-benchmark.json").content.results if r.case.name == "BM_Copy/4096")
+    series = {one.name: one.values for one in result.series}
+    assert [4096 / seconds for seconds in series["cpu_time"]] == pytest.approx(series["bytes_per_second"])
+
+
 def test_files_of_several_tools_are_one_run_and_a_case_again_is_its_next_replicate():
     run = foreign.run([read("babelstream-5.0.txt"), read("babelstream.csv"), read("babelstream-mib.txt")], [])
     copies = [result for result in run.results if result.case.name == "Copy"]
@@ -210,6 +233,19 @@ DAMAGED = (
     ("perftest-write-bw.json", '"n_iterations"', 'sl: 3,\n"n_iterations"', "not JSON"),
     ("perftest-write-bw.json", '"MsgRate": 0.751343\n}\n}\n', '"MsgRa', "not JSON"),
     ("perftest-write-bw.json", '"test_info"', "test_info", "before version 24.01"),
+    ("osu-validated.txt", "23346.67              Pass", "23346.67", "columns where the head has"),
+    ("osu-bw.txt", "Avg Latency(us)", "Avg Latency(ms)", "newer than the known versions"),
+    ("mlperf-offline.txt", "Test Parameters Used", "", "it ends before the parameters"),
+    ("dcgm-diag-3.json", '"status": "SKIP"', '"state": "SKIP"', "'status' is missing"),
+    ("nvloom.txt", "770.25\tN/A", "77.025\tN/A", "add up to"),
+    ("nvloom.txt", "1541.77 GB/s", "1541.77 TB/s", "neither GB/s nor ns"),
+    ("ncu-raw.csv", "10,196,000", "10196,00", "not a number with a decimal point"),
+    ("ncu-raw.csv", '"ns"', '"ticks"', "not a known unit"),
+    ("nccl-tests.json", '"version": 1', '"version": 2', "JSON of version 2"),
+    ("guidellm.json", '"version": 2', '"version": 3', "report of version 3"),
+    ("google-benchmark.json", '"time_unit": "us"', '"time_unit": "h"', "not a known unit"),
+    ("pytest-benchmark.json", '"version"', '"edition"', "'version' is missing"),
+    ("hyperfine.json", '"user": 0.000615', '"user": "0.000615"', "'user' is missing, or is not a measured number"),
 )
 
 

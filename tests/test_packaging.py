@@ -1,17 +1,21 @@
 """The wheel and the sdist hold exactly what the source folders hold."""
 
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parents[1]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+COMMANDS = ("gpubench", "gpubench-suite")
 WHEEL = "from setuptools import build_meta as b; b.build_wheel('.')"
 
 
@@ -53,12 +57,26 @@ def test_the_wheel_has_one_top_level_and_nothing_that_runs_by_being_installed(bu
     assert [name for name in names if name.endswith(".pth") or ".data/" in name] == []
 
 
-def test_the_wheel_carries_its_licence_and_its_command(built):
+def test_the_wheel_carries_its_licence_and_its_commands(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
         assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
-        assert "gpubench = gpubench.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
+        commands = archive.read(f"{info}/entry_points.txt").decode().partition("\n\n")[0].splitlines()
+    assert commands == ["[console_scripts]", *(f"{name} = gpubench.__main__:main" for name in COMMANDS)]
+
+
+def test_the_index_accepts_the_metadata_of_the_wheel_and_the_sdist(built):
+    """`twine check --strict` asks the same: valid fields, and a description of a known type."""
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as packed:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        (member,) = (member for member in packed.getmembers() if re.fullmatch("[^/]+/PKG-INFO", member.name))
+        texts = archive.read(name), packed.extractfile(member).read()
+    for text in texts:
+        metadata = Metadata.from_email(text, validate=True)
+        assert (metadata.name, metadata.description_content_type) == ("gpubench-suite", "text/markdown")
+        assert "## " in metadata.description
 
 
 def test_the_sdist_is_enough_to_build_the_same_wheel(built, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from _injections import INJECTIONS, poisoned
 from _sides import noisy, reading
 from markdown_it import MarkdownIt
+from pydantic import ValidationError
 from test_injection import TAGS_OF_MARKDOWN, UNSEEN, is_inert_json, is_inert_markdown
 
 from gpubench import plugins
@@ -22,6 +23,7 @@ from gpubench.judging.evidence import Evidence
 from gpubench.judging.judge import Judgement, exit_status, settled
 from gpubench.judging.policy import Policy
 from gpubench.model import Verdict
+from gpubench.model.verdict import VERDICT, verdict_schema
 
 
 def judgement(**centres):
@@ -161,6 +163,31 @@ def test_json_is_one_document_with_every_number_and_null_where_there_is_none():
     assert finding["change_low"] < finding["change"] < finding["change_high"]
     assert finding["change"] == pytest.approx(0.1)
     assert (finding["baseline"]["processes"], document["counts"]) == (5, {"slower": 1})
+
+
+REASONS = {
+    "": "noise",
+    "to-be-confirmed": "noise",
+    "method": "other method",
+    "card": "hardware",
+    "machine-step": "hardware",
+    "contended": "contention",
+    "failed": "failure",
+}
+
+
+@pytest.mark.parametrize(("cause", "word"), REASONS.items())
+def test_json_has_the_published_form_and_its_reasons_are_closed_words(cause, word):
+    slow, fine = judgement(slow=1.1, fine=1.0001).findings
+    undecided = replace(slow, verdict=Verdict.INCONCLUSIVE, cause=cause)
+    written = json.loads(render("json", Judgement((slow, undecided, fine))))
+    published = VERDICT.validate_python(written, strict=False)
+    assert [finding["reason"] for finding in published["findings"]] == ["regression", word, None]
+    properties = verdict_schema()["$defs"]["FindingRecord"]["properties"]
+    assert [set(finding) for finding in written["findings"]] == 3 * [set(properties)]
+    assert set(written) == set(verdict_schema()["properties"])
+    with pytest.raises(ValidationError, match="reason"):
+        VERDICT.validate_python({**written, "findings": [{**written["findings"][0], "reason": "mood"}]})
     judged = judgement(slow=1.1)
     alone = settled(plugins.load("gates", "regression").judge(Evidence([]), Evidence([]), Policy(required=("x",))))
     assert json.loads(render("json", alone))["unmet"] == ["x"]

@@ -269,6 +269,12 @@ def test_the_published_schema_is_the_one_the_model_gives():
     assert published == store.schema(), "write json.dumps(gpubench.store.schema(), indent=2) to it"
 
 
+@pytest.mark.parametrize("kind", ["run", "verdict", "fleet"])
+def test_the_command_prints_each_schema_with_the_urn_of_its_version(call, kind):
+    status, printed, _ = call("schema", kind)
+    assert (status, json.loads(printed)["$id"]) == (0, f"urn:gpubench:{kind}:1")
+
+
 def test_a_suite_has_at_most_200_views():
     """Each view may draw every case of the suite, so the time for a page grows with the product."""
     suites = (model.SuiteInfo("bandwidth", "memory", (model.View("bars", "all", ("triad",)),) * 201),)

@@ -179,6 +179,25 @@ def test_the_trends_are_of_the_key_figures_alone(built):
     assert any("The 2 runs, newest first" in text for text in trends)
 
 
+def test_the_catalogue_has_a_page_of_each_card_and_of_each_case_with_the_distribution_over_its_runs(built):
+    out = built[0].index.parent
+    cards = {re.search("<h1>(.*?)</h1>", page.read_text())[1]: page.read_text() for page in (out / "cards").iterdir()}
+    assert cards.keys() == {"NVIDIA H200", "2 × NVIDIA H200"}
+    assert len(re.findall("<tr><th", cards["NVIDIA H200"])) == 1 + 3, "the head, and a row for each case"
+    (page,) = (page for page in (out / "cases").iterdir() if "n=1]</h1>" in page.read_text())
+    text = page.read_text()
+    assert "sustained memory bandwidth" in text
+    both, first = (row for row in text.split("<tr>")[2:])
+    assert (first.count("<circle"), both.count("<circle")) == (3, 1)
+    assert re.findall(r'data-label="(?:median|least|largest)">(.*?)<', first) == [
+        "999.0 GB/s",
+        "832.5 GB/s",
+        "999.0 GB/s",
+    ]
+    assert "more is better, version 1, smoke+quick, 9 samples" in first
+    assert {(page.parent / link).resolve().is_file() for link in Links(page).links} == {True}
+
+
 def test_every_page_works_without_a_network_under_a_policy_of_hashes(built):
     for page in pages(built[0].index.parent):
         links = Links(page)

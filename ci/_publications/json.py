@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from gpubench.api import gate as gb
 
@@ -18,35 +17,36 @@ class Json:
 
         `limit` is ignored, because a truncated one would not be JSON."""
         del limit
-        document = {
+        document: gb.VerdictRecord = {
+            "schema": gb.VERDICT_SCHEMA,
             "title": answer.title,
             "status": answer.status,
             "verdict": answer.verdict,
-            "why": answer.reasons,
+            "why": list(answer.reasons),
             "next_steps": [{"words": step.text, "command": step.command} for step in answer.next_steps],
             "counts": judgement.counts(),
             "findings": [_finding_object(finding) for finding in judgement.findings],
             "missing": [case.id for case in judgement.missing],
             "new": [case.id for case in judgement.new],
-            "unmet": judgement.unmet,
-            "notes": judgement.notes,
+            "unmet": list(judgement.unmet),
+            "notes": list(judgement.notes),
         }
         return json.dumps(gb.record(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def _finding_object(finding: gb.Finding) -> dict[str, Any]:
-    """Return a finding as a dict of plain values; a number that is not finite is None."""
+def _finding_object(finding: gb.Finding) -> gb.FindingRecord:
     return {
         "case": finding.case.id,
-        "devices": finding.devices,
+        "devices": list(finding.devices),
         "verdict": finding.verdict,
+        "reason": gb.reason_word(finding),
         "cause": finding.cause,
         "words": gb.sentence(finding),
         "required": finding.required,
         "unit": finding.unit,
         "better": finding.better,
-        "baseline": finding.before,
-        "candidate": finding.after,
+        "baseline": {"median": finding.before.median, "processes": finding.before.processes},
+        "candidate": {"median": finding.after.median, "processes": finding.after.processes},
         "change": finding.change,
         "change_low": finding.low,
         "change_high": finding.high,

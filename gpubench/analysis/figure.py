@@ -201,7 +201,7 @@ class Spread:
         """The figure over all replicates that are ok; None if no replicate is."""
         return Figure.over_replicates(self.figures) if self.figures else None
 
-    @property
+    @cached_property
     def medians(self) -> tuple[float, ...]:
         """The median of each replicate that is ok, in SI units."""
         return tuple(figure.interval.centre for figure in self.figures)

@@ -1,7 +1,9 @@
 """Describe a run as a site of many runs lists it: one line in the index, and the figures for its trends."""
 
+import hashlib
+import math
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,7 +12,42 @@ from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Entry, Line, RunSource, Trend, TrendPoint, entries
 from gpubench.analysis.trust import trust_brief
-from gpubench.model import Run
+from gpubench.model import Better, Run
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFigure:
+    """The headline of a case in a run: the median with its 95 % interval in SI units, and the number of samples.
+
+    `suite` is the sentence of the suite, which says what it measures."""
+
+    case: str
+    version: int
+    suite: str
+    series: str
+    unit: str
+    better: Better
+    low: float
+    median: float
+    high: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueRow:
+    """The runs of one case on one card: each run's date, tier and page with its figure. At least one."""
+
+    label: str
+    address: str
+    figures: tuple[tuple[str, str, str, CaseFigure], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CataloguePage:
+    """A page of the catalogue: of a card with a row for each case, or of a case with a row for each card."""
+
+    title: str
+    rows: tuple[CatalogueRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +70,7 @@ class SiteRun:
     doubts: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     entries: tuple[Entry, ...]
+    cases: tuple[CaseFigure, ...]
 
     @property
     def date(self) -> str:
@@ -64,6 +102,11 @@ class SiteDevice:
     name: str
     trends: str
     runs: tuple[ListedRun, ...]
+
+    @property
+    def card(self) -> str:
+        """The address of the page with every case on this model."""
+        return _page_name("cards", self.name)
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -105,7 +148,45 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
         run_overview.doubts,
         run.manifest.facts.versions,
         tuple(_key_entries(run, run_overview.values)),
+        tuple(_case_figures(run)),
     )
+
+
+def _case_figures(run: Run) -> Iterator[CaseFigure]:
+    suites = {suite.name: suite.summary for suite in run.manifest.suites}
+    for spread in Summary(run).spreads():
+        case, figure = spread.case, spread.figure
+        if figure and all(map(math.isfinite, (figure.interval.low, figure.interval.centre, figure.interval.high))):
+            ends = figure.interval.low, figure.interval.centre, figure.interval.high
+            suite = suites.get(case.suite, "")
+            yield CaseFigure(
+                case.id, case.version, suite, figure.name, figure.unit, figure.better, *ends, figure.samples
+            )
+
+
+def _page_name(kind: str, name: str) -> str:
+    """Return the address of the page of a card (`cards`) or a case (`cases`), relative to the index."""
+    return f"{kind}/{hashlib.sha256(name.encode()).hexdigest()[:16]}.html"
+
+
+def catalogue(devices: Sequence[SiteDevice]) -> dict[str, CataloguePage]:
+    """Return the pages of the catalogue by their addresses: one of each card, and one of each case on all cards."""
+    groups: dict[tuple[str, str], list[tuple[str, str, str, CaseFigure]]] = {}
+    for device in devices:
+        for listed in device.runs:
+            for figure in listed.run.cases:
+                seen = (listed.run.date, listed.run.tier, listed.page, figure)
+                groups.setdefault((device.name, figure.case), []).append(seen)
+    cards: dict[str, list[CatalogueRow]] = {}
+    cases: dict[str, list[CatalogueRow]] = {}
+    for (card, case), figures in groups.items():
+        cards.setdefault(card, []).append(CatalogueRow(case, _page_name("cases", case), tuple(figures)))
+        cases.setdefault(case, []).append(CatalogueRow(card, _page_name("cards", card), tuple(figures)))
+    return {
+        _page_name(kind, name): CataloguePage(name, tuple(rows))
+        for kind, pages in (("cards", cards), ("cases", cases))
+        for name, rows in pages.items()
+    }
 
 
 def _seconds(started: str) -> float:

@@ -72,6 +72,7 @@ class Summary:
         self.counters = counters.CounterTable.of_run(run)
         self.run = run = replace(run, results=tuple(self._with_earned_labels(run, result) for result in run.results))
         self._peaks = Peaks(run, self.counters, quantities.limited_median)
+        self._reproducibilities: dict[tuple[str, tuple[str, ...]], Reproducibility | None] = {}
         # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
 
@@ -181,8 +182,11 @@ class Summary:
         """Return the deviation of a case between processes, from replicates of this run or a recording.
 
         The result is None if there are fewer than three ok replicates and no recording."""
-        models = {self.device(device_id).name for device_id in spread.devices}
-        return reproducibility(spread.medians, spread.case.id, models)
+        key = spread.case.id, spread.devices
+        if key not in self._reproducibilities:
+            models = {self.device(device_id).name for device_id in spread.devices}
+            self._reproducibilities[key] = reproducibility(spread.medians, spread.case.id, models)
+        return self._reproducibilities[key]
 
     @cached_property
     def replicated(self) -> bool:

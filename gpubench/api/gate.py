@@ -8,24 +8,27 @@ from gpubench.judging import fleet_text
 from gpubench.judging.answer import PASSING, GateAnswer, tally
 from gpubench.judging.effect import Effect, against
 from gpubench.judging.evidence import Evidence, Side
-from gpubench.judging.finding_text import HEADS, FindingCells, finding_cells, name, sentence
+from gpubench.judging.finding_text import HEADS, FindingCells, finding_cells, name, reason_word, sentence
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Place, Standing
 from gpubench.judging.judge import Finding, Judgement, SideFigures, badness, judge
 from gpubench.judging.objections import unjudged
 from gpubench.judging.policy import Policy
 from gpubench.knowledge.floors import Floor
 from gpubench.model import Case, Verdict
+from gpubench.model.verdict import VERDICT_SCHEMA, FindingRecord, VerdictRecord
 from gpubench.plugins.gate import FleetPublication, Gate, Publication
 
 __all__ = [
     "HEADS",
     "PASSING",
+    "VERDICT_SCHEMA",
     "Case",
     "Effect",
     "Evidence",
     "FailedCases",
     "Finding",
     "FindingCells",
+    "FindingRecord",
     "FleetFinding",
     "FleetJudgement",
     "FleetPublication",
@@ -40,6 +43,7 @@ __all__ = [
     "SideFigures",
     "Standing",
     "Verdict",
+    "VerdictRecord",
     "against",
     "badness",
     "code",
@@ -50,6 +54,7 @@ __all__ = [
     "matches",
     "name",
     "one_line",
+    "reason_word",
     "record",
     "sentence",
     "tally",

@@ -13,7 +13,7 @@ from gpubench.analysis.overview import Overview, overview
 from gpubench.analysis.peaks import Share
 from gpubench.analysis.quantities import headline, judged_values
 from gpubench.analysis.records import record
-from gpubench.analysis.site import Site
+from gpubench.analysis.site import CataloguePage, Site
 from gpubench.analysis.summary import Summary, case_counters
 from gpubench.analysis.trend import Trend
 from gpubench.analysis.views.amortised import Amortisation
@@ -41,6 +41,7 @@ from gpubench.plugins.report import Enclosure, Report
 
 __all__ = [
     "Amortisation",
+    "CataloguePage",
     "Comparison",
     "Curve",
     "Device",

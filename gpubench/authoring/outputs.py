@@ -21,10 +21,11 @@ UNITS: dict[str, tuple[str, int, Better]] = {  # unit as printed → unit of the
     "us": ("s", -6, "less"),
     "ns": ("s", -9, "less"),
     "cycles": ("cycles", 0, "less"),
+    "MB/s": ("B/s", 6, "more"),
     "GB/s": ("B/s", 9, "more"),
     "GFLOPS": ("FLOP/s", 9, "more"),
     "GIOPS": ("op/s", 9, "more"),
-    **{unit: (unit, 0, "more") for unit in ("B/s", "FLOP/s", "op/s", "item/s", "sample/s", "request/s")},
+    **{unit: (unit, 0, "more") for unit in ("B/s", "FLOP/s", "op/s", "item/s", "sample/s", "request/s", "token/s")},
 }
 Quantities = Sequence[tuple[str, str, str]]  # column or key of the output, name of the series, unit as printed
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -9,6 +9,7 @@ import typer
 from gpubench.base.errors import UsageError
 from gpubench.cli import (
     _help,
+    bisect,
     compare,
     doctor,
     explain,
@@ -22,6 +23,7 @@ from gpubench.cli import (
     profile,
     report,
     run,
+    schema,
 )
 
 app = typer.Typer(
@@ -43,6 +45,7 @@ app.command("doctor", rich_help_panel=_MEASURE)(doctor.doctor)
 app.command("compare", rich_help_panel=_JUDGE)(compare.compare)
 app.command("ab", rich_help_panel=_JUDGE)(gate.ab)
 app.command("gate", rich_help_panel=_JUDGE)(gate.gate)
+app.command("bisect", rich_help_panel=_JUDGE)(bisect.bisect)
 app.command("show", rich_help_panel=_SHARE)(report.show)
 app.command("explain", rich_help_panel=_SHARE)(explain.explain)
 app.command("contribute", rich_help_panel=_SHARE)(explain.contribute)
@@ -50,6 +53,7 @@ app.command("report", rich_help_panel=_SHARE)(report.report)
 app.command("site", rich_help_panel=_SHARE)(report.site)
 app.command("redact", rich_help_panel=_SHARE)(report.redact)
 app.command("import", rich_help_panel=_SHARE)(import_.import_)
+app.command("schema", rich_help_panel=_SHARE)(schema.schema)
 app.add_typer(history.app, name="history", rich_help_panel=_JUDGE)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=_JUDGE)
 

@@ -9,11 +9,18 @@ from gpubench.judging.decidable import processes_needed
 from gpubench.judging.judge import CONFIRM, NOISY, Finding
 from gpubench.judging.noise import percent
 from gpubench.model import Verdict
+from gpubench.model.verdict import Reason
 
 HEADS = ("verdict", "case", "baseline", "candidate", "change", "95 % interval", "threshold")  # the heads of every table
 MISSING = "–"
 _LEAST_PART = 0.002  # a smaller change of a rung is not named
 UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.SUSPECT)
+_REASONS: dict[str, Reason] = {  # by the cause of a finding; every other cause leaves too little to decide
+    "method": "other method",
+    **dict.fromkeys(("machine", "card", "clock", "machine-step"), "hardware"),
+    "contended": "contention",
+    **dict.fromkeys(("failed", "invalid", "skipped", "missing", "no-ratio"), "failure"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,13 @@ def _reason(finding: Finding) -> str:
         return finding.reason
     count = processes_needed(finding)
     return f"needs about {count} processes per side to decide" if count else "its interval reaches across the threshold"
+
+
+def reason_word(finding: Finding) -> Reason | None:
+    """Return why a case does not pass, in a closed set of words; None for a case that is the same or faster."""
+    if finding.verdict in (Verdict.SAME, Verdict.FASTER):
+        return None
+    return "regression" if finding.verdict is Verdict.SLOWER else _REASONS.get(finding.cause, "noise")
 
 
 def first(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from annotated_types import MaxLen
@@ -17,7 +17,7 @@ from gpubench.base.errors import FileError
 from gpubench.base.files import open_to_read
 from gpubench.model.disk import as_file_errors
 from gpubench.model.limits import Count, Many, Name, Seconds, Text, Word
-from gpubench.model.schema import Strict
+from gpubench.model.schema import Strict, identified
 
 FLEET_FILE = "fleet.json"
 AGAIN = "again"  # the folder of the second measurements
@@ -81,6 +81,11 @@ _FLEET = pydantic.TypeAdapter(Fleet)
 def is_file_name(name: str) -> bool:
     """Return whether a node's file may have this name: the name of a run file, without folders."""
     return _FILE_NAME.fullmatch(name) is not None
+
+
+def fleet_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of `fleet.json`."""
+    return identified(FLEET_SCHEMA, _FLEET.json_schema())
 
 
 def encode_fleet(fleet: Fleet) -> bytes:

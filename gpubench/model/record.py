@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from gpubench.model import SCHEMA, Case, Manifest, Remark, Result, Samples, Series, Strict, limits
 from gpubench.model.disk import Packed
+from gpubench.model.schema import identified
 
 SAMPLES_LIMIT_BYTES = 2**20  # longer samples are split: a killed run loses at most one such chunk
 _NUMBER_BYTES = 25  # the length of the longest float64 in JSON, with its comma
@@ -73,13 +74,13 @@ def schema() -> dict[str, Any]:
         record["properties"] = {"kind": {"const": kind, "type": "string"}, **record["properties"]}
         record["required"] = ["kind", *record["required"]]
     references = {kind: f"#/$defs/{record_class.__name__}" for kind, record_class in _CLASSES.items()}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    record_kinds = {
         "title": f"A record of a {SCHEMA} file",
         "oneOf": [{"$ref": reference} for reference in references.values()],
         "discriminator": {"propertyName": "kind", "mapping": references},
         "$defs": definitions,
     }
+    return identified(SCHEMA, record_kinds)
 
 
 def encode(record: Record, errors: str = "replace") -> bytes:

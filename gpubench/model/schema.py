@@ -8,6 +8,12 @@ SCHEMA = "gpubench.run/1"
 STRICT: dict[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
 
+def identified(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON Schema with its dialect and its identity, a URN such as `urn:gpubench:run:1`."""
+    urn = f"urn:{name.replace('.', ':').replace('/', ':')}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": urn} | document
+
+
 class Strict:
     """The base of each dataclass that pydantic reads by these rules."""
 

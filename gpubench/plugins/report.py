@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpubench.analysis.site import Site
+from gpubench.analysis.site import CataloguePage, Site
 from gpubench.analysis.trend import Trend
 from gpubench.judging.comparison import Comparison
 from gpubench.judging.fleet import FleetJudgement
@@ -57,6 +57,9 @@ class SiteReport(Report, Protocol):
 
     def index(self, site: Site) -> str:
         """Return the whole index page, whose links lead to the other pages of the site: a pure function of `site`."""
+
+    def catalogue(self, page: CataloguePage) -> str:
+        """Return the whole page of a card or of a case, whose runs are one folder up: a pure function of `page`."""
 
 
 class FleetReport(Report, Protocol):

@@ -14,7 +14,7 @@ from typing import Protocol
 import pydantic
 
 from gpubench import __version__
-from gpubench.analysis.site import ListedRun, Site, SiteDevice, SiteRun, site_run, trends
+from gpubench.analysis.site import ListedRun, Site, SiteDevice, SiteRun, catalogue, site_run, trends
 from gpubench.base.errors import FileError, UsageError
 from gpubench.base.files import write_whole
 from gpubench.base.walk import Value
@@ -29,6 +29,7 @@ from gpubench.tools.sharing import FileNames
 
 INDEX = "index.html"
 _RUNS, _COMPARISONS, _TRENDS = "runs", "comparisons", "trends"
+_FOLDERS = (_RUNS, _COMPARISONS, _TRENDS, "cards", "cases")
 _DIGITS = 16  # hexadecimal digits of the hashes that name files: 64 bits keep thousands of files distinct
 _PAGE_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(-[0-9a-f]{{{_DIGITS}}})?\.(html|json)")
 _MARK = b'<body class="gpubench-site">'  # identifies an index that gpubench made and may replace
@@ -117,7 +118,10 @@ class _SiteFolder:
         reasons = self.share(tuple(reason for _, reason in refused), read_manifests)
         refused_files = tuple(zip(names, reasons, strict=True))
         _write(self.out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
-        self._remove_old(hashes, devices)
+        pages = catalogue(devices)
+        for address, content in pages.items():
+            _write(self.out / address, rendering.report("html").catalogue(content))
+        self._remove_old(hashes, devices, pages)
         return BuiltSite(self.out / INDEX, len(ordered), new, refused_files)
 
     def _make_folders(self) -> None:
@@ -125,7 +129,7 @@ class _SiteFolder:
         with _reporting_errors(self.out):
             if index.exists() and _MARK not in _content(index):
                 raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
-            for name in (_RUNS, _COMPARISONS, _TRENDS):
+            for name in _FOLDERS:
                 (self.out / name).mkdir(parents=True, exist_ok=True)
 
     def _read_entry(self, path: Path) -> _SiteEntry:
@@ -172,10 +176,10 @@ class _SiteFolder:
             groups.setdefault(entry.run.device, []).append(entry)
         return tuple(self._write_device(name, group) for name, group in sorted(groups.items()))
 
-    def _remove_old(self, hashes: Collection[str], devices: Sequence[SiteDevice]) -> None:
+    def _remove_old(self, hashes: Collection[str], devices: Sequence[SiteDevice], pages: Collection[str]) -> None:
         needed = {address for device in devices for address in _addresses(device)}
-        needed |= {f"{_RUNS}/{name}.json" for name in hashes}
-        for folder in (_RUNS, _COMPARISONS, _TRENDS):
+        needed |= {f"{_RUNS}/{name}.json" for name in hashes} | set(pages)
+        for folder in _FOLDERS:
             for path in (self.out / folder).iterdir():
                 if _PAGE_NAME.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
                     _remove(path)

@@ -1,0 +1,49 @@
+"""Import the JSON of nccl-tests (`-J FILE`, version 1): the same cases as its text, with the digits that it rounds.
+
+The names come from `src/util.cu` of version 2.19: `time` in µs, `alg_bw` and `bus_bw` in GB of 10⁹ bytes."""
+
+import re
+from typing import Any
+
+from gpubench.api import importer as gb
+
+_RATES = (("bus_bw", "busbw", "GB/s"), ("alg_bw", "algbw", "GB/s"), ("time", "time", "us"))
+_QUANTITIES = (*_RATES, ("cpu_time", "cputime", "us"))
+_SMALL = 65536  # below it the time is the headline, as for the text
+
+
+def _add_place(output: gb.Output, name: str, params: gb.Params, ids: tuple[str, ...], figures: dict[str, Any]) -> None:
+    size, unchecked = dict(params)["size_bytes"], figures.get("nwrong") is None
+    wrong = 0.0 if unchecked else gb.measured_number(figures, "nwrong")
+    stated = {key: gb.measured_number(figures, key) for key, _, _ in _QUANTITIES if key in figures}
+    series = sorted(gb.quantities(stated, _QUANTITIES), key=lambda one: one.unit != "s" and int(size) < _SMALL)
+    reason = f"{wrong:g} values are out of bounds" if wrong > 0 else ""
+    failure = {"status": "failed", "cause": "wrong-answer", "reason": reason} if reason else {}
+    output.add(name, params, series, ids, notes=(("validation", "off"),) if unchecked else (), **failure)
+
+
+def _read(text: str) -> gb.Imported:
+    body = gb.json_object(text)
+    if (version := gb.json_value(body, "version", int)) != 1:
+        raise gb.BadOutput(f"JSON of version {version}, but gpubench reads version 1")
+    output = gb.Output("nccl-tests", "imported: collectives as nccl-tests measured them")
+    output.versions["nccl"] = str(gb.json_value(body, "nccl_version", int))
+    program = re.search(r"(\w+?)_perf(?:_mpi)?$", str(gb.json_value(body, "args", list)[:1] or "").strip("[]'\""))
+    ids = []
+    for rank in gb.json_value(body, "config/devices", list, []):
+        ids.append(f"cuda:{gb.json_value(rank, 'device', int)}")
+        output.devices[ids[-1]] = gb.make_device(ids[-1], gb.json_value(rank, "device_info", str))
+    for result in gb.json_value(body, "results", list):
+        params: list[tuple[str, str | int]] = [("size_bytes", gb.json_value(result, "size", int))]
+        params += [(name, gb.json_value(result, name, str).strip()) for name in ("type", "redop", "root")]
+        params += [("ranks", len(ids))] if ids else []
+        for place, key in (("out", "out_of_place"), ("in", "in_place")):
+            if figures := gb.json_value(result, key, dict, {}):
+                where = (*params, ("place", place))
+                _add_place(output, program[1] if program else "unnamed", where, tuple(ids) or ("unknown",), figures)
+    title, by = "Bus bandwidth", ("place",)
+    return output.imported(gb.View("curve", title, output.cases(), x="size_bytes", by=by, series="busbw", log_x=True))
+
+
+_ACCEPTS = gb.has(r'"nccl_version"\s*:', r'"out_of_place"\s*:', r'"bus_bw"\s*:')
+importer: gb.Importer = gb.Reader("nccl-tests (NVIDIA): -J FILE; JSON", _ACCEPTS, _read)
