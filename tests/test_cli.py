@@ -54,7 +54,7 @@ def test_a_run_prints_a_summary_and_says_where_its_file_is(run):
     assert "square[dtype=float64,n=256]" in done.stdout
     assert "FLOP/s" in done.stdout
     assert "trustworthy: " in done.stdout
-    assert "1 case in " in done.stdout
+    assert "2 cases in " in done.stdout
     assert f"run file: {out}" in done.stderr
     content = store.read_run(out)
     assert content.complete

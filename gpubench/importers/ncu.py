@@ -41,6 +41,8 @@ def _add_metric(launches: dict[str, dict[str, float]], launch: str, metric: _Met
 
 def _metrics(cells: Mapping[str, str], units: Mapping[str, str]) -> Iterable[_Metric]:
     if "Metric Name" in cells:
+        if not {"Metric Unit", "Metric Value"} <= cells.keys():
+            raise gb.BadOutput("a metric has no column for its unit or its value")
         return [(cells["Metric Name"], cells["Metric Unit"], cells["Metric Value"])]
     return [(name, units.get(name, ""), text) for name, text in cells.items() if name in _TABLE]
 

@@ -1,6 +1,6 @@
 """Ask NCCL's RAS service for the communicators of this machine's jobs, and for the collectives that each rank began.
 
-Source: NVIDIA, NCCL User Guide, "RAS": a TCP socket on localhost:28028 (NCCL_RAS_ADDR), lines of text as commands, and
+Source: NVIDIA, NCCL User Guide, "RAS": a TCP socket on localhost:28028 or where a setting says, lines of text as commands, and
 JSON as answer since NCCL 2.28.7."""
 
 import json
