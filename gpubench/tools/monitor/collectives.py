@@ -1,7 +1,7 @@
 """Ask NCCL's RAS service for the communicators of this machine's jobs, and for the collectives that each rank began.
 
-Source: NVIDIA, NCCL User Guide, "RAS": a TCP socket on localhost:28028 or where a setting says, lines of text as commands, and
-JSON as answer since NCCL 2.28.7."""
+Source: NVIDIA, NCCL User Guide, "RAS": a TCP socket on localhost:28028, or where a setting says, with lines of text as
+commands and JSON as answer since NCCL 2.28.7."""
 
 import json
 import os
