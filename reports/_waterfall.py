@@ -10,7 +10,7 @@ from . import _svg as svg
 from ._charts import Chart
 from ._svg import Axis, axis
 
-_WIDTH, _ROW, _NAMES = svg.WIDTH, 34.0, 8.0
+_WIDTH, _ROW, _NAMES = svg.WIDTH, 28.0, 8.0
 _COLOURS = {"user": "c1", "author": "c4", "nobody": "c7", "": "c2"}
 _REACHED, _UNEXPLAINED = "c0", "c3"
 _LEGEND = (
@@ -30,7 +30,7 @@ def waterfall(summary: gb.Summary) -> list[Chart]:
         return []
     most = max(left for _, ladder in ladders for _, left in ladder.levels)
     bottom = _ROW * len(ladders)
-    across = axis([0.0, most * 100], "%", _NAMES, _WIDTH - _NAMES)
+    across = axis([0.0, most * 100], "%", _NAMES, _WIDTH - 2 * _NAMES)
     parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
     parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
     for row, (title, ladder) in enumerate(ladders):
@@ -40,7 +40,7 @@ def waterfall(summary: gb.Summary) -> list[Chart]:
         for title, ladder in ladders
     ]
     heads = ("key figure", "of peak", "peak", "change by rung, from the peak down", "other cards of the model")
-    table = gb.Table("", heads, tuple(lines), (heads[0], *heads[2:]))
+    table = gb.Table("Causes of each key figure", heads, tuple(lines), (heads[0], *heads[2:]))
     description = "; ".join(f"{title}: {ladder.brief}" for title, ladder in ladders)
     note = "% of the peak: the part that is reached, and what each measured cause takes away (gpubench explain)"
     drawing = svg.picture(description, bottom + 22, *parts, width=_WIDTH)
@@ -50,8 +50,8 @@ def waterfall(summary: gb.Summary) -> list[Chart]:
 def _row(title: str, ladder: gb.Ladder, top: float, across: Axis) -> Iterator[Markup]:
     """Yield the name and the bar of a key figure: what is reached at its left, each loss where it begins."""
     of = ladder.source if ladder.unit == "s" else "the peak"
-    yield svg.text(across.start, top + 13, f"{title}, {gb.units.percent(ladder.whole)} of {of}", "start", "label")
-    y = top + 18
+    yield svg.text(across.start, top + 11, f"{title}, {gb.units.percent(ladder.whole)} of {of}", "start", "label")
+    y = top + 15
     end = across.place(100 * min(ladder.whole, 1.0))
     yield _bar(across.start, end, y, _REACHED, f"{title}: {gb.units.percent(ladder.whole)}")
     colours = [_COLOURS[rung.remedy] if rung.factor < 1 else "c2" for rung in ladder.shown]
