@@ -250,7 +250,7 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
 
 
 MOST_POINTS = 400  # the most points of a drawn line: the minimum and maximum of each of 200 spans keep every spike
-DRAWN_POINTS, LEAST_POINTS = 4_500, 100  # the most of all drawn lines together (40 kB of a page), the least of each
+DRAWN_POINTS, LEAST_POINTS = 4_000, 100  # the most of all drawn lines together (35 kB of a page), the least of each
 ZOOM_POINTS = 60_000  # the most of all lines that can be zoomed, together: about 200 kB of a page
 _LEFT, _RIGHT, _BOTTOM, _HEIGHT = 90.0, svg.WIDTH - 16, 110.0, 134.0
 _HOST = "host"  # the device that every case uses
