@@ -206,12 +206,17 @@ class Spread:
         """The median of each replicate that is ok, in SI units."""
         return tuple(figure.interval.centre for figure in self.figures)
 
-    @property
+    @cached_property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        """The lowest and the highest median; None without one."""
+        return (min(self.medians), max(self.medians)) if self.medians else (None, None)
+
+    @cached_property
     def within(self) -> float:
         """The noise within a process: the median of the replicates' noise, a fraction; NaN if none is ok."""
         return stats.median([figure.noise for figure in self.figures])
 
-    @property
+    @cached_property
     def between(self) -> float:
         """The noise between processes: the coefficient of variation of their medians, a fraction."""
         return relative_deviation(self.medians)

@@ -201,13 +201,13 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 
     `replicates` is their number, `within` and `between` are the noise within and between processes as a fraction,
     `lowest` and `highest` are medians in SI units; a value that is not defined is None."""
-    medians = spread.medians
+    lowest, highest = spread.ends
     return {
-        "replicates": len(medians),
+        "replicates": len(spread.medians),
         "within": record(spread.within),
         "between": record(spread.between),
-        "lowest": record(min(medians, default=None)),
-        "highest": record(max(medians, default=None)),
+        "lowest": record(lowest),
+        "highest": record(highest),
     }
 
 
