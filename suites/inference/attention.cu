@@ -635,12 +635,10 @@ extern "C" __global__ void draw(u64 count, u64 seed, float scale, unsigned short
         out[i] = gb_to_half(scale * 1.7320508f * ((float)(gb_random(seed, i) >> 40) * 0x1p-23f - 1.0f));
 }
 
-#if EIGHT
 // Eight numbers of e4m3 in each word of 64 bits: their bytes are random, their magnitudes below 2.
 extern "C" __global__ void draw_eight(u64 words, u64 seed, u64* __restrict__ out) {
     for (u64 i = gb_thread(); i < words; i += gb_threads()) out[i] = gb_random(seed, i) & 0xbfbfbfbfbfbfbfbfull;
 }
-#endif
 
 // Overwrites the keys and values beyond the length of each sequence with NaN. One block per sequence and KV head.
 extern "C" __global__ void poison_beyond(uint4* __restrict__ keys, uint4* __restrict__ values,
