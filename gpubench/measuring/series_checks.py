@@ -168,7 +168,7 @@ class SeriesChecks:
         calls, longer = self._whole(1), 0.0
         neighbours_s = _slowest(self._timed.values[-_NEIGHBOURS:])
         is_timed = self._timed.stage.clock == "device"  # a host call may have to allocate its output again
-        for _ in range(_ATTEMPTS if self._answers.can_touch else 2 * _ATTEMPTS):
+        for _ in range(_ATTEMPTS if self._answers.can_touch else 4 * _ATTEMPTS):
             checked_s = self._answers.around(self._timed.stage, lambda: self._time_calls(calls))
             if self._agree(not is_timed or not checked_s > _LONGER * neighbours_s):
                 return
