@@ -363,27 +363,49 @@ def test_the_counterfactual_cases_do_without_one_cause_each(tier, case_id, expec
     assert len(ids) == len(set(ids)) <= MOST_CASES
 
 
-def with_burst(run, rate: float, clock: float):
-    """Return the run with a burst of the large product at this multiple of its rate, at a clock in hertz."""
+def beside(run, name: str, rate: float, counted_hz: float, **params):
+    """Return the run with the large product as another case, at a multiple of its rate and a clock that SMs counted."""
     product = next(result for result in run.results if result.case.id == BF16)
     first = product.series[0]
-    values = tuple(value / rate for value in first.values)
-    case = dataclasses.replace(product.case, name="burst", params=(("dtype", "bfloat16"), ("shape", "8192x8192x8192")))
-    series = (dataclasses.replace(first, values=values, clock_hz=clock), *product.series[1:])
+    case = dataclasses.replace(product.case, name=name, params=tuple(params.items()))
+    series = (
+        dataclasses.replace(first, values=tuple(value / rate for value in first.values)),
+        dataclasses.replace(first, name="clock", unit="Hz", role="derived", values=(counted_hz,)),
+    )
     return dataclasses.replace(run, results=(*run.results, dataclasses.replace(product, case=case, series=series)))
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [(1980 / 1605, "confirmed"), (1.1, "corrected")])
-def test_a_rung_is_confirmed_or_takes_the_factor_that_its_counterfactual_measured(rate, verdict):
-    run = with_burst(recording(H200), rate, 1.98e9)
+def burst_of(rate: float):
+    """Return the recording with clocks that SMs counted: 1.44 GHz in the product, 1.62 GHz in a burst at this rate."""
+    run = beside(recording(H200), "data", 1, 1.44e9, data="normal", dtype="bfloat16", n=8192)
+    return beside(run, "burst", rate, 1.62e9, dtype="bfloat16", shape="8192x8192x8192")
+
+
+def test_the_clock_that_sms_count_is_a_rung_below_the_drivers():
+    found = ladder(burst_of(1.125), BF16)
+    assert found.rung("counted clock").factor == pytest.approx(1.44 / 1.605)
+    assert "SMs counted 1.440 GHz, the driver said 1.605 GHz" in found.rung("counted clock").evidence
+    assert found.rung("unit").factor == pytest.approx(0.9994, abs=1e-4), "the instruction by its own cycles"
+    assert factors(found)["unexplained"] == pytest.approx(1.015 * 0.8924 / (1.44 / 1.605 * 0.9994), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict", "left"), [(1.125, "confirmed", 1), (1.05, "corrected", 1.125 / 1.05), (0.9, "corrected", None)]
+)
+def test_a_rung_that_its_counterfactual_misses_takes_the_measured_factor_and_the_rest_is_unexplained(
+    rate, verdict, left
+):
+    run = burst_of(rate)
     before = ladder(run, BF16)
     after, checks = checked(before, Summary(run))
     (check,) = (check for check in checks if check.rung == "clock")
-    assert (check.verdict, check.predicted) == (verdict, pytest.approx(1980 / 1605))
+    assert (check.verdict, check.predicted) == (verdict, pytest.approx(1.62 / 1.44))
     assert check.measured == pytest.approx(rate)
-    moved = before.rung("clock").factor * check.predicted / check.measured if verdict == "corrected" else None
-    assert after.rung("clock").factor == pytest.approx(moved or before.rung("clock").factor)
-    assert math.prod(factors(after).values()) == pytest.approx(before.whole)
+    moved = left or 1 / before.rung("clock").factor  # slower without its cause: nothing of the rung has evidence
+    assert after.rung("clock").factor == pytest.approx(before.rung("clock").factor * moved)
+    assert after.unexplained == pytest.approx(before.unexplained / moved)
+    assert after.whole == before.whole
+    assert check.text.endswith("corrected, the rest unexplained" if verdict == "corrected" else "confirmed")
 
 
 def test_measuring_takes_one_case_and_no_run(call):

@@ -13,6 +13,7 @@ from gpubench.analysis import quantities
 from gpubench.analysis.counters import Window, bit_shares
 from gpubench.analysis.figure import LEAST_BUSY, Figure, Spread, filled_fraction, shared_window_reason
 from gpubench.analysis.summary import Summary, window_load
+from gpubench.base import units
 from gpubench.knowledge import alone, hardware
 from gpubench.model import Device, EventClass, Measure, Result, Series
 
@@ -99,6 +100,12 @@ class Measured:
         """The ok results of the case, one for each replicate."""
         return _timed(self.spread)
 
+    @cached_property
+    def counted_hz(self) -> float | None:
+        """The clock during the calls as the SMs counted it; None unless the case observed it."""
+        clocks = [stats.median(one.values) for result in self.results for one in result.series if one.name == "clock"]
+        return stats.median(clocks) if clocks else None
+
     @property
     def notes(self) -> dict[str, str]:
         """The notes of the first ok result."""
@@ -179,14 +186,21 @@ class Evidence:
         )
         return max(candidates, key=lambda other: other.fraction, default=None)
 
-    def zeros(self, case: Measured) -> Measured | None:
-        """Return the run's own product of zeros of the same type and size; None unless the case has other data."""
+    def product_of(self, data: str, case: Measured) -> Measured | None:
+        """Return the run's product of `zeros` or of `normal` data, of the same type and size as a case of N(0,1)."""
         if not case.notes.get("data", "").startswith("N("):
             return None
-        wanted = {key: case.params.get(key) for key in ("dtype", "n")}
+        wanted = {**{key: case.params.get(key) for key in ("dtype", "n")}, "data": data}
         named = self.named((alone.DATA_CASE,), case.device.id)
-        zeros = (other for other in named if other.params.get("data") == "zeros")
-        return next((zero for zero in zeros if {key: zero.params.get(key) for key in wanted} == wanted), None)
+        return next((other for other in named if other.params == wanted and other.held), None)
+
+    def counted_clock(self, case: Measured) -> Ratio | None:
+        """Return the clock that SMs count over the driver's, in the case or in the run's same product; None without."""
+        twin = case if case.counted_hz else self.product_of("normal", case)
+        if twin is None or not twin.counted_hz or not twin.held:
+            return None
+        text = f"{twin.id}: SMs counted {units.quantity(twin.counted_hz, 'Hz')}, the driver said {_hertz(twin.held)}"
+        return Ratio(twin.counted_hz / twin.held.clock_hz, twin.held.deviation, text)
 
     def siblings(self, case: Measured, axis: str) -> list[Measured]:
         """Return the other points of the same case that differ on this axis alone, with the same peak."""
@@ -298,6 +312,10 @@ def why_not_alone(result: Result) -> str:
     if filled >= LEAST_BUSY or filled < _LEAST_FILLED:
         return shared_window_reason(result, series)
     return shared_window_reason(replace(result, window=(0.0, (result.window[1] - result.window[0]) * filled)), series)
+
+
+def _hertz(held: Held) -> str:
+    return units.quantity(held.clock_hz, "Hz")
 
 
 def _timed(spread: Spread) -> list[Result]:

@@ -8,6 +8,7 @@ from gpubench.base import units
 
 Name = Literal[
     "clock",
+    "counted clock",
     "data",
     "unit",
     "kind of access",
@@ -23,6 +24,7 @@ Name = Literal[
     "keys and values",
     "attention",
     "products",
+    "other kernels",
     "gaps",
     "codec",
     "memory level",

@@ -84,13 +84,19 @@ class Explainer:
             return
         reason, who = self.evidence.clock_reason(case)
         remedy: Remedy = "" if factor >= 1 else "user" if who == "user" else "nobody"
-        zeros = self.evidence.zeros(case)
+        counted, zeros = self.evidence.counted_clock(case), self.evidence.product_of("zeros", case)
         if zeros is None or zeros.held is None:
             yield Rung("clock", factor, deviation, f"clock {clock}: {reason}", remedy, ("data",) * (factor < 1))
+            if counted:
+                yield Rung("counted clock", counted.value, counted.deviation, counted.by, "nobody")
             return
         free = units.quantity(zeros.held.clock_hz, "Hz")
         yield Rung("clock", zeros.held.peak / peak, zeros.held.deviation, f"clock {free} with zeros", remedy)
-        data = case.held.peak / zeros.held.peak
+        lower, data = self.evidence.counted_clock(zeros), case.held.peak / zeros.held.peak
+        if counted and lower:
+            yield Rung("counted clock", lower.value, lower.deviation, lower.by, "nobody")
+            data *= counted.value / lower.value
+            clock = units.quantity(case.held.clock_hz * counted.value, "Hz")
         yield Rung("data", data, deviation, f"{zeros.id}: clock {clock} with the case's data: {reason}", "user")
 
     def _unit(self, case: Measured) -> Iterator[Rung]:
@@ -110,7 +116,13 @@ class Explainer:
         elif (bare := self.evidence.instruction(case)) and bare.id != case.id:
             other = bare.series.limit != limit
             equal = f", with as many operations per clock as {limit}" if other else ""
-            why = "; by its own count of cycles the clock was lower than the driver reports" if _counts(bare) else ""
+            counted, own = _per_clock(bare), self.evidence.counted_clock(case)
+            if counted and own:
+                text = f"{bare.id} by its own count of cycles{equal}"
+                yield Rung("unit", min(counted, 1.0), bare.deviation, text, "nobody")
+                return
+            lower = bare.fraction < _FULL < (counted or 0.0)
+            why = "; by its own count of cycles the clock was lower than the driver reports" if lower else ""
             text = f"{bare.id} at its clock{equal}{why}"
             yield Rung("unit", bare.fraction, bare.deviation + 0.004, text, "nobody")
 
@@ -212,13 +224,12 @@ def key_ladders(summary: Summary) -> list[tuple[str, Ladder]]:
     return [(title, ladder) for title, ladder in ladders if isinstance(ladder, Ladder)]
 
 
-def _counts(bare: Measured) -> bool:
-    """Return whether a bare instruction is slow by the reported clock, but not by the cycles that it counted itself."""
+def _per_clock(bare: Measured) -> float | None:
+    """Return a bare instruction's share of its operations per clock by the cycles that it counted itself."""
     counted = next((series for series in bare.results[0].series if series.name == "per_clock"), None)
     if counted is None or bare.held is None:
-        return False
-    per_clock = bare.held.peak / bare.device.units / bare.held.clock_hz
-    return bare.fraction < _FULL and stats.median(counted.values) > _FULL * per_clock
+        return None
+    return stats.median(counted.values) * bare.device.units * bare.held.clock_hz / bare.held.peak
 
 
 def _top(case: Measured) -> tuple[float, str] | None:

@@ -35,7 +35,9 @@ _INSTRUCTION = (
     "tensor/fma[dtype={dtype},independent=32]",
 )
 _HALF = "tensor/wgmma[dtype=float16,sums=float32,columns=256,a=shared,wait=late]"
-_PRODUCT = (*_INSTRUCTION, "gemm/data[data=zeros,dtype={dtype},n={n}]", "gemm/burst[dtype={dtype},*", "latency/launch")
+_DATA = tuple(f"gemm/data[data={data},dtype={{dtype}},n={{n}}]" for data in ("normal", "zeros"))
+_PRODUCT = (*_INSTRUCTION, *_DATA, "gemm/burst[dtype={dtype},*", "latency/launch")
+_ATTENTION = ("triton", "unfused")  # what a prefill takes with and without Triton
 COUNTERFACTUALS = {
     "gemm": _PRODUCT,
     "gemm/gemv": _MEMORY,
@@ -56,7 +58,7 @@ COUNTERFACTUALS = {
         "gemm/skinny[path=tensor,weights={weights},tokens={batch}]",
     ),
     PREFILL_CASE: (
-        *(_HALF, "gemm/square[dtype=float16,n=8192]", "gemm/square[dtype=bfloat16,n=8192]"),
-        *("inference/prefill_attention[tokens={tokens},heads=32,kv_heads=8,dim=128,by=unfused]", "latency/launch"),
+        *(_HALF, "gemm/square[dtype=float16,n=8192]", "bandwidth/copy[size=1GiB,dtype=float32]", "latency/launch"),
+        *(f"inference/prefill_attention[tokens={{tokens}},heads=32,kv_heads=8,dim=128,by={by}]" for by in _ATTENTION),
     ),
 }

@@ -9,7 +9,7 @@ from gpubench.api import suite as gb
 
 from .._matrix.data import Operands
 from .._matrix.formats import HALF_SUMS, PRECISIONS, Shape
-from .._matrix.product import FAST, HALVES, on_nvidia, precision_of, product
+from .._matrix.product import FAST, HALVES, on_nvidia, precision_of, product, with_counted_clock
 from .._matrix.rotation import copies_of, rotated, rotation_notes
 from .._matrix.vendor import vendor
 from .._models import MODELS
@@ -85,12 +85,20 @@ def accumulate(bench: gb.Bench, sums: str, n: int) -> gb.Task:
 
 
 _DATA = gb.points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
+_BY_DATA = gb.points(("bfloat16",), full=(*FAST, "float64"))
 
 
-@topic.case(data=_DATA, dtype=gb.points(("bfloat16",), full=HALVES), n=gb.points((8192,), (1024,)), when=on_nvidia)
+def _data_points(_: gb.Target, params: Mapping[str, Any]) -> bool:
+    return params["dtype"] in HALVES or params["data"] in ("normal", "zeros")
+
+
+@topic.case(version=2, data=_DATA, dtype=_BY_DATA, n=gb.points((8192,), (1024,)), when=on_nvidia, where=_data_points)
 def data(bench: gb.Bench, data: str, dtype: str, n: int) -> gb.Task:
-    """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations."""
-    return product(bench, precision_of(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
+    """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations.
+
+    `clock` is the mean clock during the products as the SMs count it, below the driver's under load."""
+    precision, effort = precision_of(bench, dtype), _STEADY[bench.target.tier]
+    return product(bench, precision, Shape(n, n, n, precision.order), data=data, effort=effort, counted=True)
 
 
 def _burst_shapes(target: gb.Target) -> Any:
@@ -107,7 +115,9 @@ def _burst_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(dtype=gb.points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
 def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
-    """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
+    """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each.
+
+    `clock` is as in `data`."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape.parsed(shape, precision.order))
     by_vendor = vendor(bench, operands.product)
@@ -119,7 +129,7 @@ def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
     effort, work = gb.Effort.sustained(_BURSTS_S), operands.work(_BURST)
     stage = replace(operands.stage(products, effort), work=work, max_calls=1, rest_s=_REST_S)
     notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
-    return gb.Task.of(stage, check=operands.check, notes=notes)
+    return gb.Task.of(with_counted_clock(bench, stage), check=operands.check, notes=notes)
 
 
 @topic.case(dtype=FAST, n=gb.points((), full=(8192,)), when=on_nvidia)
