@@ -8,6 +8,7 @@ import math
 from functools import cache
 from pathlib import Path
 
+import _make as make
 import cards_table
 import pytest
 
@@ -18,7 +19,7 @@ from gpubench.explaining.rungs import Explainer, key_ladders
 from gpubench.judging import comparison, evidence, finding_text
 from gpubench.knowledge.cards import card_figures, standing
 from gpubench.measuring import plan
-from gpubench.model import Measure, Settings, store
+from gpubench.model import Measure, Settings, Work, store
 from gpubench.tools import rendering
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -282,6 +283,28 @@ def test_an_imported_figure_cannot_be_explained_and_the_reason_says_why(call, tm
     call("import", Path(__file__).parent / "imports/babelstream-5.0.txt", "-o", tmp_path / "i.jsonl")
     assert "an imported figure names no peak" in call("explain", tmp_path / "i.jsonl", "Triad").stderr
     assert "has no key figure with a peak" in call("explain", tmp_path / "i.jsonl").stderr
+
+
+def test_the_peak_of_a_host_is_what_its_vector_units_reached_in_the_same_run():
+    timed = {"limit": "float64", "quantity": "flops"}
+    square = make.result(
+        make.timing(2.0, work=Work(flops=6e9), **timed),
+        of=make.case("square", suite="gemm", dtype="float64", n=2048),
+        devices=("host",),
+    )
+    units = [
+        make.result(
+            make.timing(seconds, work=Work(flops=6e9), **timed),
+            of=make.case("vector_fma", suite="gemm", dtype="float64", bits=512, cores=cores),
+            devices=("host",),
+        )
+        for cores, seconds in ((1, 4.0), (2, 1.0))
+    ]
+    host = {"facts": make.facts(make.device("host", "AMD EPYC"))}
+    alone, beside = (make.run(*results, **host) for results in ((square,), (square, *units)))
+    assert "measure both in one run" in ladder(alone, square.case.id).reason
+    found = ladder(beside, square.case.id)
+    assert (found.whole, found.source) == (pytest.approx(0.5), units[1].case.id)
 
 
 def test_the_page_shows_where_the_peak_of_each_key_figure_goes():

@@ -81,7 +81,7 @@ def explain(
     if case is None:
         built = [ladder for _, ladder in rungs.key_ladders(summary)]
         if not built:
-            raise UsageError(f"{run} has no key figure with a peak; name a case of it")
+            raise UsageError(f"{run} has no key figure with a peak; name a case of it, on a host one of gemm/square")
     else:
         built = [_one(rungs.Explainer(summary), summary, case)]
     checks: list[counterfactuals.Check] = []

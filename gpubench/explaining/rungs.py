@@ -50,12 +50,13 @@ class Explainer:
     def _finished(self, case: Measured, ladder: Ladder) -> Ladder:
         """Return the ladder with what is missing: evidence that this run could have had."""
         missing = list(ladder.missing)
+        has_pipe = case.device.backend != "host" and bool(pipe(case.series.limit))
         if not self.summary.run.samples:
             missing.append("the run has no counters: no clock over time, traffic or activity")
-        elif case.device.backend != "host" and not ladder.rung("stalls") and pipe(case.series.limit):
+        elif has_pipe and not ladder.rung("stalls"):
             reason = why_not_alone(case.results[0])
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
-        if pipe(case.series.limit) and not ladder.rung("unit"):
+        if has_pipe and not ladder.rung("unit"):
             missing.append(f"the bare instruction of {case.series.limit} was not measured in this run")
         if ladder.unexplained > 1 + ladder.deviation and case.name in (alone.STEP_CASE, alone.PREFILL_CASE):
             missing.append("how much the parts overlap: each was measured alone, and together they take less time")
@@ -247,7 +248,9 @@ def _why_no_top(case: Measured) -> str:
     if case.device.backend == "imported":
         return "an imported figure names no peak, and its run has no samples and no counters"
     if not case.series.limit:
-        return "no peak of the hardware bounds this case, so there is nothing to come down from"
+        return "no peak of the hardware bounds this case; `gpubench compare` tells why it differs from another run"
+    if case.device.backend == "host" and not case.spec:
+        return f"the peak of a host is what {alone.HOST_UNITS} reaches: measure both in one run"
     if _top(case):
         return f"it counts no work towards its peak {case.series.limit}"
     return f"no data sheet of {case.device.name} states a peak for {case.series.limit}, and no clock was read for it"

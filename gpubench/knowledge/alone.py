@@ -6,6 +6,7 @@ from gpubench.knowledge.key_figures import MEMORY_READS
 
 # The bare instructions of the matrix unit and of the vector units.
 INSTRUCTIONS = ("tensor/wgmma", "tensor/mma", "tensor/fma")
+HOST_UNITS = "gemm/vector_fma"  # its fastest case of a type is the peak of a host's products
 # Cases that only read memory, and cases that write half of the bytes that they move.
 READS = (*MEMORY_READS, "bandwidth/dot")
 COPIES = ("bandwidth/copy", "bandwidth/memcpy", "bandwidth/scale", "bandwidth/device_copy")
