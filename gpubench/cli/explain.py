@@ -100,6 +100,9 @@ def explain(
         show(built[0])
         for check in checks:
             _print.echo(check.text)
+        untested = [rung.name for rung in built[0].shown if rung.name not in {check.rung for check in checks}]
+        if measure and untested:
+            _print.echo(f"measured by cases or counters of their own: {', '.join(untested)}")
 
 
 def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> list[Table | Text]:

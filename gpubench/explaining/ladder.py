@@ -129,5 +129,6 @@ class NoLadder:
 
 
 def percent_of_change(factor: float) -> str:
-    """Return a factor as its change of the figure: `−10.8 %`, `+8.2 %`."""
-    return f"{'−' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
+    """Return a factor as its change of the figure: `−10.8 %`, `+8.2 %`, `0.0 %`."""
+    sign = "" if abs(factor - 1) < _SMALL else "−" if factor < 1 else "+"
+    return f"{sign}{units.percent(abs(factor - 1))}"

@@ -123,7 +123,7 @@ class Explainer:
                 yield Rung("unit", min(counted, 1.0), bare.deviation, text, "nobody")
                 return
             lower = bare.fraction < _FULL < (counted or 0.0)
-            why = "; by its own count of cycles the clock was lower than the driver reports" if lower else ""
+            why = "; SMs counted a lower clock than the driver's" if lower else ""
             text = f"{bare.id} at its clock{equal}{why}"
             yield Rung("unit", bare.fraction, bare.deviation + 0.004, text, "nobody")
 
@@ -135,7 +135,7 @@ class Explainer:
         filled = tiles(case)
         note = f"{units.percent(filled[0])} by the library's tiles" if filled else ""
         if active:
-            by = f"{active.by}{f'; {note}' if note else ''}"
+            by = f"busy time in which SMs have blocks, {active.by}{f'; {note}' if note else ''}"
             yield Rung("blocks", active.value, active.deviation, by, "author", ("launch and tail",))
         elif filled:
             yield Rung("blocks", filled[0], 0.01, f"whole waves: {note}", "user")
@@ -150,7 +150,8 @@ class Explainer:
             else None
         )
         if stalls and active:
-            yield Rung("stalls", stalls.value, stalls.deviation, f"{stalls.by}, inside busy compute units", "author")
+            by = f"time in which busy SMs use the unit, {stalls.by}"
+            yield Rung("stalls", stalls.value, stalls.deviation, by, "author")
 
     def _memory(self, case: Measured) -> Iterator[Rung]:
         read = self.evidence.best(alone.READS, case)
