@@ -122,18 +122,18 @@ def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> lis
 
 
 def _measured(case_id: str, devices: list[str] | None) -> model.Run:
-    """Measure a case and its counterfactual ones into a new run file, in the tier that has more of them."""
+    """Measure a case and its counterfactual ones into a new run file, in the full tier if that has the case."""
     facts = inventory.facts()
     names = [case_id.partition("/")[0], "bandwidth", "gemm", "latency", "tensor"]
-    plans = {}
-    for tier in (options.TierName.QUICK, options.TierName.FULL):
+    ids: tuple[str, ...] = ()
+    for tier in (options.TierName.FULL, options.TierName.QUICK):  # the first one has more cases
         settings = options.settings(facts, list(dict.fromkeys(names)), devices, False, tier, None, None)
         cases = [job.case for job in plan.make(facts, settings).jobs]
         wanted = [other for other in cases if other.id == case_id]
         chosen = counterfactuals.chosen(wanted[0], cases) if wanted else []
-        plans[tier] = settings, tuple(other.id for other in chosen)
-    settings, ids = max(plans.values(), key=lambda planned: len(planned[1]))
-    if not ids:
+        if ids := tuple(other.id for other in chosen):
+            break
+    else:
         raise UsageError(f"no case of {settings.suites[0]} on this machine has the id {case_id}")
     suites = tuple(name for name in settings.suites if any(chosen_id.startswith(f"{name}/") for chosen_id in ids))
     path = options.run_file(None, "-explain")

@@ -267,9 +267,10 @@ class Evidence:
         return bool(self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS))
 
     def of_busy(self, case: Measured, measure: Measure, other: Measure = Measure.BUSY) -> Ratio | None:
-        """Return one activity counter over another in a case's steady readings; None without three of them.
+        """Return one activity counter over another in a case's steady readings; None without three above zero.
 
-        It is None too if other work shared the window, or if the device may have waited for the host in it."""
+        It is None too if other work shared the window, or if the device may have waited for the host in it. A share of
+        the busy time is without the gate kernel's part of it."""
         tops: list[float] = []
         names = ""
         for result in case.results:
@@ -285,10 +286,11 @@ class Evidence:
             tops += (upper[steady] / lower[steady]).tolist()
             names = f"{tracks[0][0].counter.name} over {tracks[1][0].counter.name}"
         gate = _host_share(case)
-        if len(tops) < _LEAST_READINGS or gate > _MOST_GATE:
+        if len(tops) < _LEAST_READINGS or gate > _MOST_GATE or not stats.median(tops) > 0:
             return None
-        spread = float(np.std(tops, ddof=1)) / math.sqrt(len(tops))
-        return Ratio(stats.median(tops), max(2 * spread / stats.median(tops), 0.005) + gate, names)
+        gate *= other is Measure.BUSY
+        spread = 2 * float(np.std(tops, ddof=1)) / math.sqrt(len(tops)) / stats.median(tops)
+        return Ratio(min(stats.median(tops) * (1 + gate), 1.0), max(spread, 0.005) + gate / 2, names)
 
     def traffic(self, case: Measured) -> Ratio | None:
         """Return counted over seen bytes of device memory; None if a counter or the work of the calls is unknown."""

@@ -71,7 +71,8 @@ class Ladder:
     """The rungs from the peak `top` down to the figure of a case; their product, times `unexplained`, is `whole`.
 
     `top` is in `unit`, and `source` says where it is from. `missing` says which rungs have no evidence, and why.
-    `standing` compares the figure with other cards of its model; empty if none is known."""
+    `standing` compares the figure with other cards of its model; empty if none is known. `width` is the relative half
+    width of the figure."""
 
     RECORD: ClassVar[str] = "case devices unit top source value whole rungs unexplained deviation missing standing"
     case: str
@@ -84,6 +85,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     missing: tuple[str, ...] = ()
     standing: str = ""
+    width: float = 0.0
 
     @property
     def unexplained(self) -> float:
@@ -92,8 +94,8 @@ class Ladder:
 
     @property
     def deviation(self) -> float:
-        """The relative half width of `unexplained`: the rungs' deviations, added as independent ones."""
-        return math.sqrt(sum(rung.deviation**2 for rung in self.rungs))
+        """The relative half width of `unexplained`: those of the figure and of the rungs, added as independent ones."""
+        return math.hypot(self.width, *(rung.deviation for rung in self.rungs))
 
     def rung(self, name: str) -> Rung | None:
         """Return the rung of that name; None if it has no evidence."""

@@ -1,5 +1,6 @@
 """Make the table of a traced program's operators: share of the machine's measured roofs, and the seconds to be won."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -43,16 +44,17 @@ class OperatorTime:
 def roofs(device: Device, measured: Summary | None) -> dict[str, hardware.Peak]:
     """Return the roofs of a device by the name of the peak: measured by a run, else the data sheet's.
 
-    Raises LookupError if the run did not measure such a device."""
+    A trace that does not state its device takes the run's first GPU. Raises LookupError if the run measured another."""
     roof_of: dict[str, hardware.Peak] = {}
     for limit in ("dram", "link.h2d", "link.d2h", "tensor.tf32", "float32", *_tensors()):
         if peak := hardware.peak(device, limit):
             roof_of[limit] = hardware.Peak(peak.value, "data sheet")
     if measured is None:
         return roof_of
-    same = [other for other in measured.run.manifest.facts.devices if other.name == device.name]
+    devices = [other for other in measured.run.manifest.facts.devices if other.backend != "host"]
+    same = [other for other in devices if other.name == device.name or not device.arch]
     if not same:
-        names = ", ".join(other.name for other in measured.run.manifest.facts.devices)
+        names = ", ".join(other.name for other in devices)
         raise LookupError(f"the run with the roofs measured {names}, and the trace is of {device.name}")
     evidence = Evidence(measured)
     for case in evidence.named((*alone.READS, *alone.LINKS, *alone.PRODUCTS), same[0].id):
@@ -97,8 +99,9 @@ def _time(result: Result, roof_of: Mapping[str, hardware.Peak]) -> OperatorTime 
 
 
 def _kind_of_copy(name: str) -> str:
-    """Return `h2d`, `d2h` or `d2d` for the name that Kineto gives a copy: `Memcpy HtoD (Pinned -> Device)`."""
-    return next((kind for text, kind in (("HtoD", "h2d"), ("DtoH", "d2h"), ("DtoD", "d2d")) if text in name), "")
+    """Return `h2d`, `d2h` or `d2d` for the name of a copy: `Memcpy HtoD (Pinned -> Device)` of Kineto, `MemcpyH2D`."""
+    named = re.search("([HD])(?:to|2)([HD])", name)
+    return f"{named[1]}2{named[2]}".lower() if named else ""
 
 
 def _roof_time(

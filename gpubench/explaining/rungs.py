@@ -49,7 +49,7 @@ class Explainer:
 
     def _finished(self, case: Measured, ladder: Ladder) -> Ladder:
         """Return the ladder with what is missing: evidence that this run could have had."""
-        missing = list(ladder.missing)
+        ladder, missing = replace(ladder, width=case.deviation), list(ladder.missing)
         has_pipe = case.device.backend != "host" and bool(pipe(case.series.limit))
         if not self.summary.run.samples:
             missing.append("the run has no counters: no clock over time, traffic or activity")
@@ -58,7 +58,10 @@ class Explainer:
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
         if has_pipe and not ladder.rung("unit"):
             missing.append(f"the bare instruction of {case.series.limit} was not measured in this run")
-        if ladder.unexplained > 1 + ladder.deviation and case.name in (alone.STEP_CASE, alone.PREFILL_CASE):
+        if ladder.unexplained > 1 + ladder.deviation and case.name in (
+            alone.STEP_CASE,
+            alone.PREFILL_CASE,
+        ):
             missing.append("how much the parts overlap: each was measured alone, and together they take less time")
         version, better = case.spread.case.version, case.figure.better
         others = standing(case.device.name, case.id, version, case.figure.interval.centre, better)

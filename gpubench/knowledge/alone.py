@@ -38,6 +38,7 @@ _INSTRUCTION = (
 _HALF = "tensor/wgmma[dtype=float16,sums=float32,columns=256,a=shared,wait=late]"
 _DATA = tuple(f"gemm/data[data={data},dtype={{dtype}},n={{n}}]" for data in ("normal", "zeros"))
 _PRODUCT = (*_INSTRUCTION, *_DATA, "gemm/burst[dtype={dtype},*", "latency/launch")
+_PATHS, _WEIGHTS = ("warp", "tensor"), ("8MiB", "32MiB", "128MiB", "448MiB")
 _ATTENTION = ("triton", "unfused")  # what a prefill takes with and without Triton
 COUNTERFACTUALS = {
     "gemm": _PRODUCT,
@@ -53,10 +54,9 @@ COUNTERFACTUALS = {
     ),
     "inference": _MEMORY,
     STEP_CASE: (
-        *(_READ, "latency/launch", "gemm/gemv[path=warp,weights={weights},size=8MiB]"),
-        *(f"gemm/gemv[path=warp,weights={{weights}},size={size}]" for size in ("32MiB", "128MiB", "448MiB")),
+        *(_READ, "latency/launch", "gemm/skinny[path=tensor,weights={weights},tokens={batch}]"),
         "inference/decode_attention[batch={batch},context={context},heads=32,kv_heads=8,dim=128]",
-        "gemm/skinny[path=tensor,weights={weights},tokens={batch}]",
+        *(f"gemm/gemv[path={path},weights={{weights}},size={size}]" for path in _PATHS for size in _WEIGHTS),
     ),
     PREFILL_CASE: (
         *(_HALF, "gemm/square[dtype=float16,n=8192]", "bandwidth/copy[size=1GiB,dtype=float32]", "latency/launch"),
