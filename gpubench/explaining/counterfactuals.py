@@ -33,14 +33,9 @@ class Check:
     deviation: float
 
     @property
-    def miss(self) -> float:
-        """The distance of measurement and prediction, as a logarithm."""
-        return abs(math.log(self.measured / self.predicted))
-
-    @property
     def verdict(self) -> Literal["confirmed", "corrected"]:
         """Whether the measured speed-up is the predicted one, within the deviation."""
-        return "confirmed" if self.miss <= self.deviation else "corrected"
+        return "confirmed" if abs(math.log(self.measured / self.predicted)) <= self.deviation else "corrected"
 
     @property
     def text(self) -> str:
@@ -95,9 +90,7 @@ def checked(ladder: Ladder, summary: Summary) -> tuple[Ladder, list[Check]]:
     spread = next(s for s in summary.spreads() if (s.case.id, s.devices) == (ladder.case, ladder.devices))
     case = evidence.measured(spread)
     checks = list(_checks(ladder, evidence, case)) if case else []
-    missed = {
-        check.rung: check for check in sorted(checks, key=lambda check: check.miss) if check.verdict == "corrected"
-    }
+    missed = {check.rung: check for check in checks if check.verdict == "corrected"}
     rungs = tuple(_corrected(rung, missed[rung.name]) if rung.name in missed else rung for rung in ladder.rungs)
     return replace(ladder, rungs=rungs), checks
 
@@ -114,7 +107,11 @@ def _checks(ladder: Ladder, evidence: Evidence, case: Measured) -> Iterator[Chec
     shape = "x".join([str(case.params.get("n"))] * 3)
     rested = next((other for other in bursts if other.params["shape"] == shape), None)
     filling = next((other for other in bursts if other.params["shape"] != shape), None)
-    clocks = {other.id: hertz for other in (case, *products) if (hertz := _counted_hz(evidence, other))}
+    clocks = {  # after a burst the driver says the clock at rest
+        other.id: other.held.clock_hz * counted.value
+        for other in (case, *products)
+        if other.held and (counted := evidence.counted_clock(other))
+    }
     data, zeros = ladder.rung("data"), evidence.product_of("zeros", case)
     if zeros and data:
         yield _check("data", zeros, case, 1 / data.factor, data.deviation)
@@ -126,12 +123,6 @@ def _checks(ladder: Ladder, evidence: Evidence, case: Measured) -> Iterator[Chec
         if cube and whole and math.prod(whole) > math.prod(cube):  # else the library's tile fills this shape less
             faster = clocks[filling.id] / clocks[rested.id]
             yield _check(slow.name, filling, rested, faster * math.prod(whole) / math.prod(cube), 0.01)
-
-
-def _counted_hz(evidence: Evidence, case: Measured) -> float | None:
-    """Return the clock of a case as SMs count it, because after a burst the driver says the clock at rest."""
-    counted = evidence.counted_clock(case)
-    return counted.value * case.held.clock_hz if counted and case.held else None
 
 
 def _check(rung: str, without: Measured, case: Measured, predicted: float, deviation: float) -> Check:

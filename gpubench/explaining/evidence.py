@@ -209,7 +209,8 @@ class Evidence:
         twin = case if case.counted_hz else self.product_of("normal", case)
         if twin is None or not twin.counted_hz or not twin.held:
             return None
-        text = f"{twin.id}: SMs counted {units.quantity(twin.counted_hz, 'Hz')}, the driver said {_hertz(twin.held)}"
+        counted, said = (units.quantity(hertz, "Hz") for hertz in (twin.counted_hz, twin.held.clock_hz))
+        text = f"{twin.id}: SMs counted {counted}, the driver said {said}"
         return Ratio(twin.counted_hz / twin.held.clock_hz, twin.held.deviation, text)
 
     def siblings(self, case: Measured, axis: str) -> list[Measured]:
@@ -324,10 +325,6 @@ def why_not_alone(result: Result) -> str:
     if filled >= LEAST_BUSY or filled < _LEAST_FILLED:
         return shared_window_reason(result, series)
     return shared_window_reason(replace(result, window=(0.0, (result.window[1] - result.window[0]) * filled)), series)
-
-
-def _hertz(held: Held) -> str:
-    return units.quantity(held.clock_hz, "Hz")
 
 
 def _timed(spread: Spread) -> list[Result]:

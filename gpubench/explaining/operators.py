@@ -17,6 +17,7 @@ _HEADS = ("operator", "calls", "total", "of busy", "bytes", "operations", "of ro
 _TEXT_HEADS = (_HEADS[0], _HEADS[-1])
 _MOST_ROWS = 40
 _ABOVE = 1.02  # a share above it is no share of that roof
+Roofs = Mapping[str, hardware.Peak]
 _OTHER_LIMIT = {"float32": "tensor.tf32"}  # products of float32 that may run in another precision
 
 
@@ -69,7 +70,7 @@ def _tensors() -> Iterator[str]:
     return (f"tensor.{name}" for name in ("bfloat16", "float16", "float8", "float64", "int8"))
 
 
-def operator_times(summary: Summary, roof_of: Mapping[str, hardware.Peak]) -> list[OperatorTime]:
+def operator_times(summary: Summary, roof_of: Roofs) -> list[OperatorTime]:
     """Return the operators of a traced program with their times under the roofs, the longest first."""
     times = [
         time
@@ -80,7 +81,7 @@ def operator_times(summary: Summary, roof_of: Mapping[str, hardware.Peak]) -> li
     return sorted(times, key=lambda time: -time.seconds)
 
 
-def _time(result: Result, roof_of: Mapping[str, hardware.Peak]) -> OperatorTime | None:
+def _time(result: Result, roof_of: Roofs) -> OperatorTime | None:
     series, notes = {one.name: one for one in result.series}, dict(result.notes)
     if "total" not in series or "calls" not in series:
         return None
@@ -104,9 +105,7 @@ def _kind_of_copy(name: str) -> str:
     return f"{named[1]}2{named[2]}".lower() if named else ""
 
 
-def _roof_time(
-    moved: float, flops: float, kind: str, limit: str, seconds: float, roof_of: Mapping[str, hardware.Peak]
-) -> tuple[float, str]:
+def _roof_time(moved: float, flops: float, kind: str, limit: str, seconds: float, roof_of: Roofs) -> tuple[float, str]:
     """Return the seconds that the roofs allow, and what bounds them; 0 and the reason if a roof is unknown."""
     memory = "link.h2d" if kind == "h2d" else "link.d2h" if kind == "d2h" else "dram"
     if memory not in roof_of or (limit and limit not in roof_of):
@@ -135,9 +134,7 @@ def operator_tables(summary: Summary, measured: Summary | None = None) -> list[T
     return tables
 
 
-def _table(
-    times: list[OperatorTime], device: str, seconds: Mapping[str, float], roof_of: Mapping[str, hardware.Peak]
-) -> Table:
+def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float], roof_of: Roofs) -> Table:
     busy, total = seconds["busy"], sum(time.seconds for time in times)
     rows: list[tuple[str, ...]] = [
         (

@@ -57,13 +57,8 @@ class Explainer:
             reason = why_not_alone(case.results[0])
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
         if has_pipe and not ladder.rung("unit"):
-            missing.append(
-                f"the bare instruction of {case.series.limit} was not measured in this run: --measure does it"
-            )
-        if ladder.unexplained > 1 + ladder.deviation and case.name in (
-            alone.STEP_CASE,
-            alone.PREFILL_CASE,
-        ):
+            missing.append(f"the bare instruction of {case.series.limit} was not measured: --measure does it")
+        if ladder.unexplained > 1 + ladder.deviation and case.name in (alone.STEP_CASE, alone.PREFILL_CASE):
             missing.append("how much the parts overlap: each was measured alone, and together they take less time")
         version, better = case.spread.case.version, case.figure.better
         others = standing(case.device.name, case.id, version, case.figure.interval.centre, better)
