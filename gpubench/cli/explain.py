@@ -38,7 +38,7 @@ Measure = Annotated[
     typer.Option(
         "--measure",
         help="Measure the case, and cases without the causes of its loss (zeros, whole waves, after a rest, larger "
-        "messages), into a run file; then confirm or correct ladder rung.",
+        "messages), into a run file; then confirm or correct each rung.",
     ),
 ]
 Roofs = Annotated[
@@ -55,7 +55,7 @@ CaseId = Annotated[
     typer.Argument(
         metavar="CASE",
         help="The id of a case, or a text that only its id contains; * and ? are wildcards. "
-        "\\[default: the key figures, one line ladder]",
+        "\\[default: the key figures, one line each]",
     ),
 ]
 
@@ -68,7 +68,7 @@ def explain(
     device: options.Devices = None,
     json: options.Json = False,
 ) -> None:
-    """Explain why a case is not faster: its share of the peak as factors, ladder with the evidence of the run."""
+    """Explain why a case is not faster: its share of the peak as factors, each with the evidence of the run."""
     from gpubench.model.store import read_run
 
     if measure and case:
@@ -145,7 +145,7 @@ def _measured(case_id: str, devices: list[str] | None) -> model.Run:
 
 
 def show(ladder: ladders.Ladder) -> None:
-    """Print a ladder: a line with the figure, one for ladder rung, and one for ladder evidence that is missing."""
+    """Print a ladder: a line with the figure, one for each rung, and one for missing evidence."""
     _print.echo(lines.headline(ladder))
     if ladder.standing:
         _print.echo(f"is this normal? {ladder.standing}")
