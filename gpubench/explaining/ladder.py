@@ -94,7 +94,7 @@ class Ladder:
 
     @property
     def deviation(self) -> float:
-        """The relative half width of `unexplained`: the figure's and the rungs' deviations, added as independent ones."""
+        """The relative half width of `unexplained`: of the figure and the rungs, added as independent ones."""
         return math.hypot(self.width, *(rung.deviation for rung in self.rungs))
 
     def rung(self, name: str) -> Rung | None:
