@@ -405,6 +405,19 @@ def burst_of(rate: float):
     return beside(run, "burst", rate, 1.62e9, dtype="bfloat16", shape="8192x8192x8192")
 
 
+def test_the_bursts_of_an_h200_confirm_the_rungs_of_its_product():
+    run = recording("explain.jsonl.gz")
+    after, checks = checked(ladder(run, BF16), Summary(run))
+    assert [(check.rung, check.verdict) for check in checks] == [
+        *(("data", "confirmed"), ("data", "confirmed"), ("edges", "confirmed")),
+    ]
+    assert factors(after) == pytest.approx(
+        {"clock": 1.066, "counted clock": 0.912, "data": 0.806, "unit": 0.999, "blocks": 0.945, "edges": 0.985}
+        | {"stalls": 0.970, "unexplained": 1.028},
+        abs=1e-3,
+    )
+
+
 def test_the_clock_that_sms_count_is_a_rung_below_the_drivers():
     found = ladder(burst_of(1.125), BF16)
     assert found.rung("counted clock").factor == pytest.approx(1.44 / 1.605)
