@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.authoring.bench import poison
 from gpubench.authoring.task import Observed, Profile, Stage, Task, no_values, nothing, observed
-from gpubench.base.errors import WrongAnswer
+from gpubench.base.errors import Untrustworthy, WrongAnswer
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
@@ -167,11 +167,31 @@ class AnswerChecks:
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over."""
-        start = self._device.now()
-        for place in self._rng.permutation(range(1, len(stage.rotation))):
+        start, places = self._device.now(), self._rng.permutation(range(1, len(stage.rotation))).tolist()
+        for place in places:
             self._verify_calls({name: stage.rotation[place]})
             if self._agree(self._device.now() - start > self._allowed_s):
-                return
+                break
+        if places and stage.buffers and self._agree is agree_alone:
+            self._verify_buffers(name, stage, place)
+
+    def _verify_buffers(self, name: str, stage: Stage, place: int) -> None:
+        """Raise Untrustworthy unless the buffers exceed the cache, and the answer of a call depends on its own buffer.
+
+        The outputs must hold the answer of the call at `place`, and do so again afterwards."""
+        addresses = {array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr for array in stage.buffers}
+        nbytes, cache_bytes = sum(array.nbytes for array in stage.buffers), self._device.device.cache_bytes
+        drawn = [self._written_element(output) for output in stage.outputs for _ in range(_ELEMENTS) if output.size]
+        bits, answers = stage.buffers[place].reshape(-1).view(np.uint8), list[list[bytes]]()
+        for _ in range(2):  # inverted, and as it was
+            bits ^= np.uint8(255)
+            stage.rotation[place]()
+            self._device.synchronize()
+            answers.append([self._device.to_host(element).tobytes() for element in drawn if element is not None])
+        is_same = bool(answers[0]) and answers[0] == answers[1]
+        if is_same or len(addresses) < len(stage.buffers) or nbytes <= cache_bytes:
+            message = "the calls in turn do not use buffers of their own that together exceed the last-level cache"
+            raise Untrustworthy("one-buffer", f"{name or 'rotation'}: {message}")
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         self._limits.calling(self.task.stages.values())

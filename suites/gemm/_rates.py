@@ -150,6 +150,6 @@ def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> g
     copies = copies_of(bench, operands.b)
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
     calls = [by_vendor.call for by_vendor in products]
-    stage = rotated(calls, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
+    stage = rotated(calls, copies, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
     return gb.Task.of(stage, check=operands.check, notes=notes)

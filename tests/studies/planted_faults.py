@@ -28,6 +28,7 @@ from _grid_device import PaperBench, PaperGpu
 from gpubench import plugins, stats
 from gpubench.analysis.key_figures import key_values
 from gpubench.analysis.summary import Summary
+from gpubench.authoring import checks
 from gpubench.base.errors import SuiteError, Untrustworthy, WrongAnswer
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
@@ -38,7 +39,7 @@ ENOUGH = 0.95  # a mutation counts as seen if it is in this share of its runs, 1
 H200 = Path(__file__).parents[1] / "recordings/whole/h200.jsonl.gz"
 PASSED = "passed"
 TRAITS = Traits("nvidia", "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True)
-ON_GRID = {"stream.cu", "gemv.cu", "attention.cu"}  # the kernels that the simulated grid can run
+ON_GRID = {"stream.cu", "gemv.cu", "attention.cu", "access.cu"}  # the kernels that the simulated grid can run
 GRAPHS = {name for name in _planted.MUTATIONS if name.startswith("a graph")}  # which the host does not have
 
 UNSEEN = {  # what the engine cannot see, with the reasons
@@ -92,8 +93,10 @@ def open_device(name: str) -> Any:
     backend = plugins.load("backends", name)
     device = backend.open(backend.devices()[0])
     if name == "clockwork":  # on every other device a wait takes time
-        wait = device.synchronize
+        wait, flush = device.synchronize, device.flush
         device.synchronize = lambda: (wait(), device.spend(1e-5))[0]
+        device.flush = lambda: (flush(), device.spend(1e-4))[0]
+        device.device = dataclasses.replace(device.device, cache_bytes=2**15)
     return device
 
 
@@ -115,7 +118,7 @@ def machine_entries() -> Iterator[Entry]:
 
     for name, (kind, _) in _planted.MUTATIONS.items():
         for backend in ("clockwork", "host"):
-            if name in _planted.NEEDS_CACHES | GRAPHS and backend == "host":
+            if name in GRAPHS and backend == "host":
                 continue
             yield Entry(name, kind, backend, lambda s, t, n=name, b=backend: run(n, b, s, t))
 
@@ -167,6 +170,10 @@ def declared_entries() -> Iterator[Entry]:
             payload=first.work.payload * scale,
             flops=first.work.flops * scale,
         )
+        try:
+            checks.work("Stage.work", work, first.quantity)
+        except SuiteError:
+            return "suite"
         changed = dataclasses.replace(result, series=(dataclasses.replace(first, work=work), *result.series[1:]))
         run = dataclasses.replace(
             recorded, results=tuple(changed if one is result else one for one in recorded.results)
