@@ -4,7 +4,7 @@ It needs gpubench with CuPy, this folder, and nothing else of a checkout; `paper
 nothing is a stream and the counts mean nothing::
 
     python3 -P tests/studies/planted_faults_gpu.py [--part streams|kernels|general|all] [--runs 20] [--seconds 200]
-                                                   [--only WORDS] [--device cuda:0|paper]
+                                                   [--only WORDS|OTHERS] [--device cuda:0|paper]
 """
 
 from __future__ import annotations
@@ -537,7 +537,7 @@ def main() -> None:
     sys.stdout.write(f"{runner.device.device.name}; {chosen.runs} runs of each fault\n")
     shares, twins, left = {}, {}, []
     for name, group, run in tables(runner, chosen.part, kind):
-        if chosen.only not in name:
+        if not any(part in name for part in chosen.only.split("|")):
             continue
         if time.monotonic() - begin > chosen.seconds:
             left.append(name)
