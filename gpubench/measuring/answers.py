@@ -94,7 +94,8 @@ class AnswerChecks:
         The outputs must hold the answers of the present inputs. Afterwards the other inputs are in place."""
         if self.task.check is no_values:
             return not all(stage.checked for stage in self.task.stages.values())
-        return self._takes_corrupted() or self._takes_earlier_answer()
+        is_undeclared = any(stage.rotation and not stage.buffers for stage in self.task.stages.values())
+        return is_undeclared or self._takes_corrupted() or self._takes_earlier_answer()
 
     def _takes_earlier_answer(self) -> bool:
         """Change the inputs, and return whether the check passes with the answers of the inputs before."""
@@ -176,14 +177,12 @@ class AnswerChecks:
             self._verify_buffers(name, stage, place)
 
     def _verify_buffers(self, name: str, stage: Stage, place: int) -> None:
-        """Raise Untrustworthy unless the buffers exceed the cache, and the answer of a call depends on its own buffer.
-
-        The outputs must hold the answer of the call at `place`, and do so again afterwards."""
+        """Raise Untrustworthy unless the buffers exceed the cache, and the call at `place` depends on its own one."""
         addresses = {array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr for array in stage.buffers}
         nbytes, cache_bytes = sum(array.nbytes for array in stage.buffers), self._device.device.cache_bytes
         drawn = [self._written_element(output) for output in stage.outputs for _ in range(_ELEMENTS) if output.size]
         bits, answers = stage.buffers[place].reshape(-1).view(np.uint8), list[list[bytes]]()
-        for _ in range(2):  # inverted, and as it was
+        for _ in range(2):  # with inverted bits, then as it was: the outputs hold the answer of this call again
             bits ^= np.uint8(255)
             stage.rotation[place]()
             self._device.synchronize()

@@ -324,9 +324,7 @@ class Engine:
             raise Untrustworthy("no-flush", f"{timed.label}: the batches are too short for a flush before each call")
 
     def _check_waited(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row.
-
-        So it is if a single call takes much less time than a call in a batch: the next one waits for its work."""
+        """Raise Untrustworthy if the device works on far beyond the end of a timed call, or three times of a batch."""
         if timed.stage.clock != "device" or timed.stage.waits:
             return
         if self._returns_early(timed):
@@ -348,7 +346,7 @@ class Engine:
         )
 
     def _returns_early(self, timed: TimedSeries) -> bool:
-        """Return whether a single call takes less than half the time of a call in a batch, five times in a row."""
+        """Return whether a single call is much shorter than in a batch, where the next call waits for its work."""
         is_alone = self._agree is agree_alone and self._device.traits.is_gpu
         if timed.calls == 1 or timed.mode not in ("hot", "rotated") or not (is_alone and timed.gated and timed.values):
             return False

@@ -113,8 +113,8 @@ def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
         expect_equal(read_parts, to_host(expected), "partial results")
         block = int(rng.integers(grid[0]))
         accesses = np.arange(_THREADS)[:, None] + np.arange(block, -(-pattern.count // _THREADS), grid[0]) * _THREADS
-        words = _words_at(bench, data.array, pattern, accesses[accesses < pattern.count])
-        gb.expect(np.bitwise_xor.reduce(words, axis=None) == read_parts[block], f"block {block} read other words")
+        by_host = np.bitwise_xor.reduce(_words_at(bench, data.array, pattern, accesses[accesses < pattern.count]), None)
+        gb.expect(by_host == read_parts[block], f"block {block} read other words")
 
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,), inputs=partial(data.redraw, data.array))
 
@@ -140,7 +140,7 @@ def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
 
 def _words_at(bench: gb.Bench, array: Any, pattern: AccessPattern, accesses: Any) -> Any:
     """Return the words of these accesses, taken from an array by the host's own order: NumPy, a row for each."""
-    words = array.view(np.uint32 if pattern.width_bytes == _WORD_BYTES else np.uint64)
-    rows = words.reshape(-1, max(1, pattern.width_bytes // 8))
+    rows = array.view(np.uint32 if pattern.width_bytes == _WORD_BYTES else np.uint64)
+    rows = rows.reshape(-1, max(1, pattern.width_bytes // 8))
     places = pattern.places(accesses.astype(np.uint64)).astype(np.int64)
     return bench.device.to_host(rows[bench.xp.asarray(places)])

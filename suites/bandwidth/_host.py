@@ -160,11 +160,9 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
-    """Return the call that writes `rows` `passes` times, with its check for the words of the last two passes.
-
-    The word that the last pass keeps is that of the pass before: no call can leave out every second one."""
+    """Return the call that writes `rows` `passes` times, with its check for the words of the last two passes."""
     expected = np.full(rows.shape[1], value + np.uint64(passes - 1))
-    expected[(passes - 1) % rows.shape[1]] -= _ONE
+    expected[(passes - 1) % rows.shape[1]] -= _ONE  # by the pass before: none of two passes is left out
     check = partial(expect_equal, rows, expected, "words")
     doubled = partial(_write, rows, 2 * passes, value)
     return CheckedCall(lambda: _write(rows, passes, value), check, (rows,), doubled=doubled)

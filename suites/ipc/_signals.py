@@ -289,9 +289,9 @@ class StreamPingPong(Rounds):
 
     def check(self) -> None:
         """Raise WrongAnswer if a rank received another byte than rank 0 had sent; both ranks must call it."""
-        told = self._exchange(self._questions + self._answers)
-        sent = told[0][:_STREAM_ROUNDS]
-        wrong = sum(each[_STREAM_ROUNDS:] != sent for each in told)
+        exchanged = self._exchange(self._questions + self._answers)
+        sent = exchanged[0][:_STREAM_ROUNDS]
+        wrong = sum(message[_STREAM_ROUNDS:] != sent for message in exchanged)
         gb.expect(wrong == 0, f"{wrong} ranks received other bytes than rank 0 had sent")
 
     def close(self) -> None:

@@ -534,9 +534,23 @@ def the_flush_before_a_cold_call_is_missing(case: Case) -> None:
 
 @mutation("mode")
 def a_rotation_has_one_buffer(case: Case) -> None:
-    device, nbytes = case.machine.device.device, case.source.nbytes
-    case.buffers = tuple(case.machine.array() for _ in range(4 * device.cache_bytes // nbytes + 2))
-    case.modes, case.rotation = (), tuple((lambda: case.map()) for _ in case.buffers)
+    in_turn(case)
+    case.rotation = tuple((lambda: case.map()) for _ in case.buffers)
+
+
+def in_turn(case: Case) -> None:
+    """Call the work on copies of the input in turn, which exceed the last-level cache."""
+    redraw = case.redraw
+    count = 4 * case.machine.device.device.cache_bytes // case.source.nbytes + 2
+    case.modes, case.buffers, case.doubled = (), tuple(case.source.copy() for _ in range(count)), None
+    case.rotation = tuple(functools.partial(case.machine.map, case.out, source) for source in case.buffers)
+
+    def redraw_all() -> None:
+        redraw()
+        for source in case.buffers:
+            source[...] = case.source
+
+    case.inputs = redraw_all
 
 
 # Passes.
@@ -654,19 +668,20 @@ def report_half(case: Case, now: Callable[[], float], work: Callable[[], object]
     return (now() - begin) / 2
 
 
-MUTATIONS |= {
-    "a call that times itself stops its clock before the work": (
-        "clock",
-        lambda case: self_timed(case, functools.partial(stop_early, case)),
+SELF_TIMED: dict[str, Mutation] = {
+    "a call that times itself stops its clock before the work": lambda case: self_timed(
+        case, functools.partial(stop_early, case)
     ),
-    "a call that times itself reports half": (
-        "clock",
-        lambda case: self_timed(case, functools.partial(report_half, case)),
+    "a call that times itself reports half": lambda case: self_timed(case, functools.partial(report_half, case)),
+    "a call that times itself reports a constant": lambda case: self_timed(
+        case, lambda _, work: (work(), SECONDS / 3)[1]
     ),
-    "a call that times itself reports a constant": (
-        "clock",
-        lambda case: self_timed(case, lambda _, work: (work(), SECONDS / 3)[1]),
-    ),
+}
+MUTATIONS |= {name: ("clock", change) for name, change in SELF_TIMED.items()}
+TWINS: dict[str, Mutation] = {  # the same task without the fault, where it is not the honest `Case` itself
+    "the flush before a cold call is missing": lambda case: setattr(case, "modes", ("cold",)),
+    "a rotation has one buffer": in_turn,
+    **dict.fromkeys(SELF_TIMED, lambda case: self_timed(case, lambda now, work: 2 * report_half(case, now, work))),
 }
 
 
@@ -695,11 +710,12 @@ HARMLESS = {"the functions of time run at half speed"}  # a figure that stays tr
 
 
 @contextlib.contextmanager
-def planted(name: str, case: Case, mutations: dict[str, tuple[str, Mutation]] = MUTATIONS) -> Iterator[Case]:
-    """Change a case by the mutation of that name (`healthy` is none), and undo what it did to the device."""
+def planted(
+    name: str, case: Case, mutations: dict[str, tuple[str, Mutation]] = MUTATIONS, is_twin: bool = False
+) -> Iterator[Case]:
+    """Change a case by the mutation of that name, or to its healthy twin, and undo what it did to the device."""
     try:
-        if name != "healthy":
-            mutations[name][1](case)
+        (TWINS.get(name, lambda _: None) if is_twin else mutations[name][1])(case)
         yield case
     finally:
         for undo in reversed(case.undone):
