@@ -4,6 +4,7 @@ A list of mutations that was written without a look at `mutations.py`. Each has 
 healthy twin 20, which must all pass::
 
     bash ci/study.sh planted_faults [--runs 20] [--only WORDS] [--where clockwork|host|grid|suites|recording|ranks]
+                                [--part K/N]
 """
 
 from __future__ import annotations
@@ -223,9 +224,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--only", default="")
     parser.add_argument("--where", default="")
+    parser.add_argument("--part", default="1/1", help="K/N: the K-th of N parts, for several processors")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     wanted = [entry for entry in entries() if chosen.only in entry.name and chosen.where in ("", entry.where)]
+    place, parts = map(int, chosen.part.split("/"))
+    wanted = wanted[place - 1 :: parts]
     say(f"{'mutation':<62}{'kind':<10}{'where':<10}{'seen':>6}  causes; twin")
     shares: dict[str, list[float]] = {}
     for entry, causes, twin, seconds in rows(wanted, chosen.runs):
