@@ -14,6 +14,7 @@ FAULTS = {
     "the answer of every input is kept": "skipped-work",
     "the change of inputs does the work": "dropped-passes",
     "the poisoning does the work": "wrong-answer",
+    "output and input are one array": "wrong-answer",
     "the lead does the work": "wrong-answer",
     "a graph leaves out every second call": "wrong-answer",
     "a graph leaves out writes that a later call overwrites": "dropped-calls",
