@@ -181,9 +181,10 @@ class AnswerChecks:
         addresses = {array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr for array in stage.buffers}
         nbytes, cache_bytes = sum(array.nbytes for array in stage.buffers), self._device.device.cache_bytes
         drawn = [self._written_element(output) for output in stage.outputs for _ in range(_ELEMENTS) if output.size]
-        bits, answers = stage.buffers[place].reshape(-1).view(np.uint8), list[list[bytes]]()
+        buffer, answers = stage.buffers[place], list[list[bytes]]()
+        bits = buffer.view(f"u{min(buffer.itemsize, 8)}")
         for _ in range(2):  # with inverted bits, then as it was: the outputs hold the answer of this call again
-            bits ^= np.uint8(255)
+            bits ^= bits.dtype.type(np.iinfo(bits.dtype).max)
             stage.rotation[place]()
             self._device.synchronize()
             answers.append([self._device.to_host(element).tobytes() for element in drawn if element is not None])
