@@ -8,6 +8,7 @@ import _grid
 import numpy as np
 import pytest
 from _compression_tasks import verify
+from _earlier import check_in_turn, expect_found
 from _modules import suite_module
 from _poison import overwrite
 
@@ -136,6 +137,24 @@ def test_a_product_of_packed_weights_equals_that_of_the_plain_ones(host: Any) ->
     result[3] += 0.01
     with pytest.raises(WrongAnswer, match="fused: a sum"):
         task.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("arrivals", {"corpus": "text", "codec": "lz4", "block_bytes": 2**20, "load": 0.5}),
+        ("split", {"corpus": "bf16-weights", "codec": "ans", "size_bytes": 2**24}),
+        ("fused", {"rows": 2048, "cols": 1024}),
+    ],
+)
+def test_streams_on_a_gpu_are_compared_with_both_inputs(gpu: Any, name: str, params: dict[str, Any]) -> None:
+    task = task_of(gpu, name, **params)
+    check_in_turn(task, gpu)
+    if name != "arrivals":  # whose calls hide the memory that they write
+        written = [task.stages["compress"].call.__self__.restored] if name == "split" else []
+        expect_found(task, gpu, *written)
+    gpu.release()
 
 
 def test_every_weight_is_packed_or_listed() -> None:
