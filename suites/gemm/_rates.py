@@ -14,6 +14,7 @@ from .._matrix.rotation import copies_of, rotated, rotation_notes
 from .._matrix.vendor import vendor
 from .._models import MODELS
 from ._host import host_product
+from ._scaled import MICRO, micro_product
 
 _CUBE = "8192x8192x8192"
 _STEADY = {"smoke": gb.Effort.sustained(0.6), "full": gb.Effort.sustained(1.5)}
@@ -37,7 +38,9 @@ topic = gb.Topic(
 
 def _precisions(target: gb.Target) -> tuple[str, ...]:
     """Return the points of the axis `dtype`: the host's types, or on a GPU all, of which some are skipped."""
-    return target.device.dtypes if target.is_host else tuple(PRECISIONS)
+    if target.is_host:
+        return target.device.dtypes
+    return (*PRECISIONS, *(MICRO if on_nvidia(target) else ()))
 
 
 def _sizes(target: gb.Target) -> Any:
@@ -46,23 +49,28 @@ def _sizes(target: gb.Target) -> Any:
     return gb.points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=gb.powers_of_two(8, 14))
 
 
-_QUICK = {  # the precisions for each size in the quick tier; 2048 has all of them
+_QUICK = {  # the precisions for each size in the quick tier
     1024: (),
+    2048: tuple(PRECISIONS),
     4096: (),
-    8192: ("tf32", "bfloat16", "float8_e4m3"),
+    8192: ("tf32", "bfloat16", "float8_e4m3", *MICRO),  # small products do not fill the units of four bits
 }
 
 
 def _in_tier(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on a GPU quick has only some precisions at each size, as _QUICK says."""
-    return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
+    return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK[params["n"]]
 
 
 # The headline is the largest size at which an H200 stays below its power cap. At larger sizes the rate depends on the
 # clock that the cap allows, which differs by 2 % between processes.
 @topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
 def square(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
-    """Throughput of C = A·B of N×N matrices: 2·N³ operations; 8-bit formats have B transposed."""
+    """Throughput of C = A·B of N×N matrices: 2·N³ operations; formats of at most 8 bits have B transposed.
+
+    `mxfp8` has a power of two for 32 elements along K, `nvfp4` four bits and a scale for 16 elements (Blackwell)."""
+    if dtype in MICRO:
+        return micro_product(bench, dtype, n, gb.POINT if n <= 2048 else gb.TIER)
     precision = precision_of(bench, dtype)
     shape = Shape(n, n, n, precision.order)
     if not bench.traits.is_gpu:
@@ -161,6 +169,6 @@ def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> g
     copies = copies_of(bench, operands.b)
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
     calls = [by_vendor.call for by_vendor in products]
-    stage = rotated(calls, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
+    stage = rotated(calls, copies, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
     return gb.Task.of(stage, check=operands.check, notes=notes)

@@ -46,7 +46,7 @@ def products(bench: gb.Bench, model: str, tokens: int, by: str) -> gb.Task:
 
 
 def _by_vendor(bench: gb.Bench, model: Model, tokens: int) -> gb.Task:
-    kinds = [
+    shapes = [
         shape
         for layer in model.layers
         for shape in (
@@ -55,31 +55,31 @@ def _by_vendor(bench: gb.Bench, model: Model, tokens: int) -> gb.Task:
             Shape(layer.rows, layer.cols, tokens, "tn"),
         )
     ]
-    operands = [Operands(bench, PRECISIONS["bfloat16"], shape) for shape in kinds]
+    operands = [Operands(bench, PRECISIONS["bfloat16"], shape) for shape in shapes]
     workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
-    calls = [vendor(bench, each.product, workspace) for each in operands]
+    calls = [vendor(bench, factors.product, workspace) for factors in operands]
 
     def call() -> None:
-        for each in calls:
-            each.call()
+        for product in calls:
+            product.call()
 
     def change() -> None:
-        for each in operands:
-            each.redraw()
+        for factors in operands:
+            factors.redraw()
 
     def check() -> gb.Observation:
         """Check every element of each product; return the largest relative error."""
-        errors = [cast(gb.Observed, each.check()["error"]) for each in operands]
+        errors = [cast(gb.Observed, factors.check()["error"]) for factors in operands]
         return {"error": max(errors, key=lambda error: error.value)}
 
     stage = gb.Stage(
         call,
-        gb.Work(flops=sum(each.shape.flops for each in operands)),
+        gb.Work(flops=sum(shape.flops for shape in shapes)),
         "flops",
         "tensor.bfloat16",
         max_calls=1,
         effort=gb.POINT,
-        outputs=tuple(each.c for each in operands),
+        outputs=tuple(factors.c for factors in operands),
         inputs=change,
     )
     return gb.Task.of(stage, check=check, notes={"library": calls[0].notes["library"], "data": "N(0,1)"})
