@@ -136,6 +136,7 @@ static TO gb_as(const FROM& from) {
 }
 typedef _Float16 gb_half2 __attribute__((vector_size(4)));
 typedef _Float16 gb_half4 __attribute__((vector_size(8)));
+typedef _Float16 gb_half8 __attribute__((vector_size(16)));
 typedef short gb_short4 __attribute__((vector_size(8)));
 typedef float gb_float4 __attribute__((vector_size(16)));
 static inline gb_half2 __builtin_elementwise_fma(gb_half2 a, gb_half2 b, gb_half2 c) {
