@@ -1,7 +1,7 @@
-// C = A·Bᵀ of halves with sums in float by the matrix instructions of AMD's CDNA (v_mfma_f32_32x32x8_f16, and
-// on gfx950 v_mfma_f32_32x32x16_f16; CDNA 3 and 4 ISA, "Matrix Arithmetic Instructions"; gfx90a). In the ladder it takes the place of NVIDIA's matrix instructions. A block
-// computes 128 × 128 elements from parts of 32 inner elements in shared memory; each of its four waves computes 64 ×
-// 64. The sides are multiples of 128. Compiled for AMD, never run there.
+// C = A·Bᵀ of halves with sums in float by the matrix instructions of AMD's CDNA (v_mfma_f32_32x32x8_f16, and on gfx950
+// v_mfma_f32_32x32x16_f16; CDNA 3 and 4 ISA, "Matrix Arithmetic Instructions"; gfx90a). In the ladder it takes the place of
+// NVIDIA's matrix instructions. A block computes 128 × 128 elements from parts of 32 inner elements in shared memory; each
+// of its four waves computes 64 × 64. The sides are multiples of 128. Compiled for AMD, never run there.
 #if GB_HIP
 typedef unsigned short u16;
 
