@@ -108,7 +108,6 @@ static inline u64 paper_load_l2(u64 address) { return gb_load(address); }
 template <class T> static T paper_load_l2(const T* from) { return *from; }
 #define gb_add(...) paper_add(__VA_ARGS__)
 static inline u64 paper_add(u64 address, u64 value) { return waited += ACCESS, __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
-static inline u32 gb_unit() { return blockIdx.x % 4; }
 static inline void gb_pause() {
     if (grid::workers.size() > 1) grid::let_others();
 }
