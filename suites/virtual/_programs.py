@@ -15,7 +15,7 @@ from ._calls import DELAYS, ForwardClient, LocalClient, is_measured, opened
 
 ELEMENT_BYTES = 8
 _REPEATS = 3  # runs of which a prediction takes the median
-_QUEUED = 64  # calls in a row of which the mean is the time of one
+_QUEUED, _COPIES = 64, 8  # calls, and long copies, in a row of which the mean is the time of one
 _BLOCK_ELEMENTS, _MOST_BLOCKS = 1024, 528  # elements per block of a kernel; blocks of the longest kernels
 _ANSWERED_DELAY_US = 20  # at which each launch too is answered
 
@@ -103,7 +103,9 @@ def measured_costs(remote: ForwardClient, local: ForwardClient, calls: Sequence[
 
     copies = {"TO_DEVICE", "TO_HOST"} & {name for name, _ in calls}
     one = {name: seconds(remote, name, count=_QUEUED) for name in {name for name, _ in calls}}
-    byte_s = {name: (seconds(remote, name, most) - one[name]) / (ELEMENT_BYTES * (most - 1)) for name in copies}
+    byte_s = {
+        name: (seconds(remote, name, most, _COPIES) - one[name]) / (ELEMENT_BYTES * (most - 1)) for name in copies
+    }
     kernels = {elements: seconds(local, "LAUNCH", elements, _QUEUED) for name, elements in calls if name == "LAUNCH"}
     return ForwardCosts(one, seconds(remote, "LAUNCH", count=4 * _QUEUED, is_posted=True), byte_s, kernels)
 
