@@ -1,4 +1,4 @@
-"""Start a pair of MPI processes for a case, and let both do what rank 0 is asked for."""
+"""Start two MPI processes for a case, which both do what rank 0 is asked for."""
 
 import importlib
 import importlib.util
@@ -13,17 +13,19 @@ from gpubench.api import suite as gb
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def pair(bench: gb.Bench, function: type[Any]) -> Any:
-    """Return the helper whose answers come from rank 0 of two MPI processes; raises Skip without mpi4py or mpirun."""
+def pair(bench: gb.Bench, rank: type["MpiRank"]) -> Any:
+    """Return the helper that asks rank 0 of a pair; raises Skip without mpi4py or mpirun."""
     mpirun = shutil.which("mpirun")
     if importlib.util.find_spec("mpi4py") is None or mpirun is None:
         raise gb.Skip(f"needs mpi4py and an mpirun on the PATH: {gb.installation.packages('mpi4py')}")
     launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
-    return bench.helper(function, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
+    return bench.helper(rank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
 
 
 class MpiRank:
     """One of the two processes: rank 0 serves the case, and rank 1 follows rank 0 until the end."""
+
+    done: Callable[..., Any]  # a subclass's work, on both ranks
 
     def __init__(self) -> None:
         self.mpi = importlib.import_module("mpi4py.MPI")
@@ -32,10 +34,6 @@ class MpiRank:
             self.answer("end")
 
     def answer(self, work: str, *args: Any) -> Any:
-        """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes."""
+        """Return what rank 0 answers; `end` ends both processes, as not every mpirun closes standard input."""
         work, args = self.world.bcast((work, args))
-        if work == "end":
-            sys.exit()  # not every mpirun passes on the end of standard input
-        return self.done(work, *args)
-
-    done: Callable[..., Any]
+        return sys.exit() if work == "end" else self.done(work, *args)

@@ -136,7 +136,7 @@ def test_an_mpi_that_does_not_read_the_memory_of_gpus_is_named():
     buffers = suite_module("ipc", "_mpi_buffers")
     rank = object.__new__(buffers.BufferRank)
     rank.mpi = importlib.import_module("_ctypes")  # a library without MPI's query
-    assert "MPIX_Query_cuda_support" in rank.open((0, 1), 8)
+    assert "MPIX_Query_cuda_support" in rank.open(["0", "1"], 8)
 
 
 @NEEDS_MPI
