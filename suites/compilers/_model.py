@@ -4,7 +4,6 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +13,12 @@ from gpubench.api import suite as gb
 
 from .. import _torch
 from .._models import model
-from ._by_iree import HOST_DRIVER, HOST_FLAGS, INSTALL_IREE
+from ._by_iree import on_host
 from ._by_tvm import INSTALL_TVM
 from ._cases import in_full, runtime_of
 from ._layer import NORMED, decoder_layer
 from ._libraries import jax_of
+from ._providers import imported
 
 _SMALL = model(256, 1024, 4, 2, 2, 2, 1024, "this module")
 _TOKENS = 128
@@ -147,11 +147,7 @@ def _jax(bench: gb.Bench, sequences: Sequences, is_training: bool) -> Made:
 def _tvm(bench: gb.Bench, sequences: Sequences, _: bool) -> Made:
     """Compile the program that torch exports, by Relax's own pipeline for the host."""
     torch = _torch.on_stream(bench)
-    try:
-        tvm = importlib.import_module("tvm")
-        relax, frontend = (importlib.import_module(f"tvm.relax{name}") for name in ("", ".frontend.torch"))
-    except ImportError as error:
-        raise gb.Unavailable("TVM is not installed", INSTALL_TVM) from error
+    tvm, relax, frontend = imported("TVM", INSTALL_TVM, "tvm", "tvm.relax", "tvm.relax.frontend.torch")
     constants = list(map(torch.from_numpy, sequences.constants))
     names = ("matmul", "exp", "sum", "mean", "sqrt", "concatenate")
     functions = SimpleNamespace(**{name: getattr(torch, name) for name in names})
@@ -172,21 +168,11 @@ def _tvm(bench: gb.Bench, sequences: Sequences, _: bool) -> Made:
 
 def _iree(bench: gb.Bench, sequences: Sequences, _: bool) -> Made:
     """Compile the StableHLO that JAX exports."""
-    try:
-        compiler, runtime = (importlib.import_module(f"iree.{name}") for name in ("compiler", "runtime"))
-    except ImportError as error:
-        raise gb.Unavailable("IREE is not installed", INSTALL_IREE) from error
     jax = jax_of(bench)
     function = jax.jit(lambda tokens, *weights: logits_of(jax.numpy, sequences.constants, tokens, weights))
     exported = importlib.import_module("jax.export").export(function)(sequences.inputs[0], *sequences.weights)
-    options: dict[str, Any] = {"target_backends": ["llvm-cpu"], "extra_args": list(HOST_FLAGS)}
-    binary = compiler.compile_str(exported.mlir_module_serialized, input_type="stablehlo", **options)
-    config = runtime.Config(HOST_DRIVER)
-    context = runtime.SystemContext(config=config)
-    module = runtime.VmModule.copy_buffer(context.instance, binary)
-    context.add_vm_module(module)
-    main, to_library = context.modules[module.name]["main"], partial(runtime.asdevicearray, config.device)
-    return lambda tokens, _, weights: main(tokens, *weights), to_library, f"IREE {version('iree-base-compiler')}"
+    main, to_library, library = on_host(exported.mlir_module_serialized, input_type="stablehlo")
+    return lambda tokens, _, weights: main(tokens, *weights), to_library, library
 
 
 _PROVIDERS: dict[str, Callable[..., Made]] = {"numpy": _numpy, "torch": _by_torch, "jax": _jax}
