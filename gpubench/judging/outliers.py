@@ -51,6 +51,9 @@ _DENSITIES = np.array(  # the logarithms of the densities of their absolute valu
 )
 _OF_CURVES = np.array([0.4, 0.15, 0.3, 0.15])
 PRIORS = (np.diag(_OF_CURVES) + np.outer(_OF_CURVES, _OF_CURVES)) / 2
+# A median leaves its middle only if two values do, so its tail has twice the degrees of freedom: t(3) becomes t(6).
+_OF_MEDIANS = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=float)
+_SHARED = 0.1  # the probability that the cases of a component share their deviations, so that medians have them too
 _DOUBT = 10.0  # several scores together must be less probable by this factor each: their curve is only estimated
 _FIT_ROUNDS = 12
 _LEAST_TAIL = 4  # with fewer scores on one side no curve is fitted
@@ -269,6 +272,11 @@ def _curves() -> tuple[Vector, Matrix]:
     scores = np.geomspace(1.0, 1000.0, 700)
     students = [np.log(np.maximum(stats.student_tail(scores, np.full_like(scores, f)), 1e-300)) for f in _FREEDOMS]
     return np.log(scores), np.array([*students, -scores])
+
+
+def curves_of_medians(curves: Matrix) -> Matrix:
+    """Return the probabilities of the curves of medians over cases with the probabilities `curves`."""
+    return (1 - _SHARED) * _OF_MEDIANS.T @ curves @ _OF_MEDIANS + _SHARED * PRIORS
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
