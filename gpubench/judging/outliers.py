@@ -36,7 +36,8 @@ LEAST_SPREAD = 0.001  # the standard deviation of a case: components are closer 
 _LINK_SPREAD = 0.002  # likewise of the pairs of nodes
 MOST_SHARE = 0.2  # the largest share of components or links that can be suspects; more are another population
 _LEAST_REFERENCES = 3
-_NEAR = 5.0 * 1.4826  # the search begins with the components within five robust standard deviations of the median
+MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation of a normal sample estimate its standard deviation
+_NEAR = 5.0 * MAD_TO_SIGMA  # the search begins with the components within five robust standard deviations of the median
 _MOST_ROUNDS = 10
 _FAMILY_FREEDOM = 8.0  # the most degrees of freedom that the other cases of a family add to the variance of a case
 # The curves that the scores of one side may have: Student's t of these degrees of freedom (a million: the normal
@@ -276,7 +277,8 @@ def _curves() -> tuple[Vector, Matrix]:
 
 def curves_of_medians(curves: Matrix) -> Matrix:
     """Return the probabilities of the curves of medians over cases with the probabilities `curves`."""
-    return (1 - _SHARED) * _OF_MEDIANS.T @ curves @ _OF_MEDIANS + _SHARED * PRIORS
+    of_medians: Matrix = _OF_MEDIANS.T @ curves @ _OF_MEDIANS
+    return (1 - _SHARED) * of_medians + _SHARED * PRIORS
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:
