@@ -15,7 +15,6 @@ from gpubench import stats
 from gpubench.judging.evidence import Side
 from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chance_errors_of
 
-
 _LEAST_PAIRED = 5  # processes per side whose differences in pairs have degrees of freedom enough
 _DRIFT_CHANCE = 0.01  # the two-sided probability of such a correlation of two sides without a drift
 _LEAST_DRIFTING = 8  # the median correlation of fewer cases is too uncertain
