@@ -305,10 +305,12 @@ class MachineSteps:
             shared = self._shared_step(finding, max(bound, UNKNOWN))  # two sessions show one common difference
             is_doubtful = allowance or sessions == 1 or shared
             left = finding.effect.low - shared - self._grounds.slowed_by_clock(old, new)
-            if is_doubtful and left <= max(bound, shared):  # a case may follow a common step twice as much as most
+            own = max(bound, shared)  # a case may follow a common step twice as much as most
+            if is_doubtful and left <= own:
                 counted = "one session" if sessions == 1 else f"{sessions} sessions"
                 what = "is of another card, and cards" if allowance else f"has {counted}, and sessions"
                 beyond = f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower"
+                most = units.percent(math.expm1(own))
                 reason = f"slower, but the baseline {what} may differ by {most}{beyond if shared else ''}"
                 return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         if group is None or not group.witnesses or not group.first.is_step(finding.threshold):
