@@ -194,8 +194,8 @@ def test_the_bound_of_few_sessions_counts_from_what_most_cases_share_within_it(s
     judgement, _ = stored(baselines, same_median(others, case0=case0), reference=no_reference)
     assert verdicts(judgement)["case0"] == verdict
     reasons = [finding.reason for finding in judgement.to_confirm if finding.case.name == "case0"]
-    bound = "5.0" if sessions == "one session" else "3.0"
-    text = f"has {sessions}, and sessions may differ by {bound} % beyond the {100 * others - 100:.1f} % by which most"
+    bounds = "5.0 % beyond the 3.0 %" if sessions == "one session" else "2.9 % beyond the 2.9 %"
+    text = f"has {sessions}, and sessions may differ by {bounds} by which most cases are slower"
     assert [text in reason for reason in reasons] == [True] * (verdict == "inconclusive")
 
 
