@@ -124,14 +124,14 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
     return [by_index[index] for index in range(len(pairs))]
 
 
-def with_drift_taken_out(pairs: Sequence[SidePair]) -> list[SidePair]:
+def with_drift_taken_out(pairs: Sequence[SidePair], are_neighbours: Sequence[bool]) -> list[SidePair]:
     """Return pairs of sides that were measured in turn, as zeros and differences of neighbours where both sides drift.
 
     Differences of neighbours cancel a drift of the machine, but have half the degrees of freedom. So they are taken
     only where the logarithms of both sides correlate: in a case beyond chance, or in most cases."""
     counts: dict[int, list[int]] = {}
-    for index, side_pair in enumerate(pairs):
-        if len(side_pair.before) == len(side_pair.after) >= _LEAST_PAIRED:
+    for index, (side_pair, has_neighbours) in enumerate(zip(pairs, are_neighbours, strict=True)):
+        if has_neighbours and len(side_pair.before) == len(side_pair.after) >= _LEAST_PAIRED:
             counts.setdefault(len(side_pair.before), []).append(index)
     free = list(pairs)
     for count, indices in counts.items():

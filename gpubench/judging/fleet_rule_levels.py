@@ -191,15 +191,17 @@ def _family_rows(keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_ref
         centred = rates[chosen] - outliers.medians(np.where(is_reference, rates[chosen], np.nan))
         weight = np.where(known[chosen], spread[chosen] ** -2.0, 0.0)
         total = np.where(weight.any(axis=0), weight.sum(axis=0), 1.0)
+        is_known = weight.sum(axis=0) >= _LEAST_KNOWN * (spread[chosen] ** -2.0).sum()
         if len(chosen) > _LEAST_CASES:
-            middle = _weighted_medians(centred, np.minimum(weight, np.sort(weight, axis=0)[-2]))  # none decides alone
+            second = np.sort(weight, axis=0)[-2]
+            middle = _weighted_medians(centred, np.minimum(weight, second))  # no case decides alone
+            is_known &= second > 0
         else:
             middle = (weight * np.nan_to_num(centred)).sum(axis=0) / total
         # a few medians can be closer together by chance than the noise of their cases makes means
         distances = np.abs(centred / spread[chosen])[is_reference]
         least = outliers.MAD_TO_SIGMA * float(np.median(distances)) if len(distances) else 0.0
         error = np.sqrt(((weight * np.nan_to_num(errors[chosen])) ** 2).sum(axis=0)) / total
-        is_known = weight.sum(axis=0) >= _LEAST_KNOWN * (spread[chosen] ** -2.0).sum()
         middles.append(np.where(is_known, middle, np.nan))
         middle_errors.append(np.maximum(error, least / np.sqrt(total)))
         refer.append(may_refer[chosen].any(axis=0))
