@@ -28,14 +28,15 @@ _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost 
 
 def run_parts(run: model.Run, path: object) -> list[Part]:
     """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
-    if len({result.case.id for result in run.results}) <= FEW_CASES:
-        return [*overview(run), *cases(run)]
-    return [*overview(run), _print.plain(f"every case: gpubench show {path} --all", "dim")]
-
-
-def overview(run: model.Run) -> list[Part]:
-    """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
     summary = summaries.Summary(run)
+    if len({result.case.id for result in run.results}) <= FEW_CASES:
+        return [*overview(summary), *cases(summary)]
+    return [*overview(summary), _print.plain(f"every case: gpubench show {path} --all", "dim")]
+
+
+def overview(summary: summaries.Summary) -> list[Part]:
+    """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
+    run = summary.run
     run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
@@ -56,9 +57,9 @@ def overview(run: model.Run) -> list[Part]:
     return parts
 
 
-def head(run: model.Run) -> list[Part]:
+def head(summary: summaries.Summary) -> list[Part]:
     """Return the devices and the conditions of a run."""
-    return _head_parts(overviews.overview(summaries.Summary(run)))
+    return _head_parts(overviews.overview(summary))
 
 
 def _head_parts(run_overview: overviews.Overview) -> list[Part]:
@@ -104,7 +105,7 @@ _DIRECTION = "is\nbest"  # heads the words more and less
 
 
 def cases(
-    run: model.Run,
+    whole_run: summaries.Summary,
     filters: Sequence[str] = (),
     order: frame.Order = "measured",
     top: int | None = None,
@@ -113,7 +114,6 @@ def cases(
     """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
     `order` is `measured`, or the figure by which they are sorted, the highest first: `share`, `noise` or `duration`."""
-    whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
     for suite in frame.listing(whole_run, filters, order, top):

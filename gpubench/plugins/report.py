@@ -61,6 +61,9 @@ class SiteReport(Report, Protocol):
     def catalogue(self, page: CataloguePage) -> str:
         """Return the whole page of a card or of a case, whose runs are one folder up: a pure function of `page`."""
 
+    def style(self) -> str:
+        """Return the style sheet `site.css` beside the index, to which these pages link."""
+
 
 class FleetReport(Report, Protocol):
     """An output format that also has a form for the judgement of a fleet."""
