@@ -351,7 +351,8 @@ def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
 
 
 def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
-    sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
+    info = suite.summary.suite_infos.get(suite.name)
+    sentence = info.summary if info else ""
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
         yield f"{gb.escape(sentence)}\n"

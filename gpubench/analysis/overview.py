@@ -56,6 +56,11 @@ class SuiteLine:
         """How the cases ended: `58 ok, 2 skipped`."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether any case was not skipped."""
+        return any(count for status, count in self.counts.items() if status != "skipped")
+
 
 @dataclass(frozen=True, slots=True)
 class Overview:
@@ -197,7 +202,7 @@ def _suite_names(run: Run) -> list[str]:
 
 def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:
     """Return the line of the suite `name`: the number of its `results` by status, and their seconds together."""
-    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    info = summary.suite_infos.get(name)
     counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
     for result in results:
         counts[result.status] += 1

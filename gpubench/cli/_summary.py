@@ -23,6 +23,7 @@ Part = Table | Text
 Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
+_MOST_WARNINGS = 200
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
 
 
@@ -48,11 +49,11 @@ def overview(summary: summaries.Summary) -> list[Part]:
     parts += [_print.plain(f"- {line}") for line in run_overview.notes]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
-        measured = [line for line in run_overview.suites if sum(line.counts.values()) > line.counts["skipped"]]
+        measured = [line for line in run_overview.suites if line.is_measured]
         rows = [(line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended) for line in measured]
         if rows:
             parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
-        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line not in measured]:
+        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if not line.is_measured]:
             parts.append(_print.plain(f"not measured: {', '.join(others)}", "dim"))
     return parts
 
@@ -261,7 +262,9 @@ def _warnings(run: model.Run) -> list[str]:
     """Return the warnings and remarks of a run, without remarks on the health and the state of devices."""
     sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
     remarks = [remark for remark in run.remarks if remark.state != "absent" and remark.source not in sources]
-    return [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
+    lines = [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
+    rest = len(lines) - _MOST_WARNINGS
+    return lines[:_MOST_WARNINGS] + ([f"and {rest} more warnings: see the run file"] if rest > 0 else [])
 
 
 def _reasons(results: Sequence[model.Result]) -> list[str]:
