@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import re
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -162,6 +163,29 @@ class NodeCoordinator:
         pending = sorted(ranks)
         silent: set[int] = set()  # probably dead: the launcher waits for them only while it waits for others
         self._outcomes = {}
+        try:
+            self._await(pending, silent, order, folder, on_outcome)
+        except FileError as error:  # the disk is full
+            if kept := self._keep_answers(pending):
+                raise FileError(f"{error}; run files are kept, not checked: {kept}") from error
+            raise
+        for tracked in self.nodes.values():
+            tracked.turn += tracked.ordered_at is not None
+            tracked.ordered_at = None
+
+    def _keep_answers(self, pending: Iterable[int]) -> Path | None:
+        """Copy the run files of these nodes from the board into a temporary folder, which is None without any."""
+        kept: Path | None = None
+        for rank in pending:
+            with contextlib.suppress(FileError, OSError):
+                if data := self._launch.board.get(boards.run_key(rank, self.nodes[rank].turn)):
+                    kept = kept or Path(tempfile.mkdtemp(prefix=boards.KEPT))
+                    write_whole(kept / f"{self.name(rank)}.jsonl.gz", data)
+        return kept
+
+    def _await(
+        self, pending: list[int], silent: set[int], order: NodeOrder, folder: Path, on_outcome: OnOutcome
+    ) -> None:
         begin = time.monotonic()
         while set(pending) - silent:
             self._launch.poll()
@@ -186,9 +210,6 @@ class NodeCoordinator:
                 views.append(NodeView(self.name(rank), phase, node.ordered_at is not None, self._outcomes.get(rank)))
             self._watch(views)
             time.sleep(_TICK_S)
-        for tracked in self.nodes.values():
-            tracked.turn += tracked.ordered_at is not None
-            tracked.ordered_at = None
 
     def end(self, wait: bool) -> None:
         """Dismiss all nodes; `wait` gives them up to 5 s to end. Raises BoardGone if the board is removed."""
@@ -479,7 +500,8 @@ class NodeSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        self._coordinator.end(wait=kind is None)
+        with contextlib.suppress(*[BoardGone] * (kind is not None)):  # the first error tells more
+            self._coordinator.end(wait=kind is None)
 
 
 class FleetSession(NodeSession):
