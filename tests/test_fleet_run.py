@@ -135,6 +135,13 @@ def test_a_node_that_reports_again_while_others_measure_is_alive(fleet, tmp_path
     assert {node.status for node in nodes.values()} == {"answered"}
 
 
+def test_a_node_that_joins_twice_is_one_node(fleet, tmp_path):
+    two, good = fleet(2), run_file(tmp_path / "good.jsonl.gz")
+    for rank in (0, 1, 1):
+        two.node(rank, good, host=f"gpu{rank}")
+    assert {name: node.status for name, node in two.measure().items()} == {"gpu0": "answered", "gpu1": "answered"}
+
+
 def test_a_node_that_reports_its_end_counts_as_dead_at_once(fleet, tmp_path):
     two = fleet(2)
     two.says(1, end_reason="it was ended by a signal")
@@ -306,7 +313,7 @@ class BusyRay:
     def init(self, **options):
         self.calls += 1
         if self.calls <= self.failures:
-            raise ConnectionError("RuntimeError: Starting Ray client server failed. See ray_client_server_23009.err")
+            raise ConnectionError("Initialization failure from server: Starting Ray client server failed.")
 
 
 def test_a_head_of_ray_that_gave_up_once_is_asked_again():

@@ -515,14 +515,14 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to a cluster, again if its head gave up on the server for this client: it allows it 30 s to start."""
+    """Connect to a cluster, again if its head gave up on the server for this client, as a loaded head does after 30 s."""
     for is_last in (False, True):
         try:
             with warnings.catch_warnings(action="ignore"):  # of a time-out, which is an error as well
                 ray.init(address=address, log_to_driver=False, logging_level="error")
             return
         except ConnectionError as error:
-            if is_last or "Starting Ray client server failed" not in str(error):
+            if is_last or "Initialization failure from server" not in str(error):
                 raise
 
 
