@@ -94,6 +94,12 @@ def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, bool
     return _by_torch(bench, problem, torch, function, _INDUCTOR)
 
 
+def start_inductor(bench: gb.Bench) -> None:
+    """Compile a small function, so that what torch's compiler starts once a process is over."""
+    torch = with_compiler(bench)
+    torch.compile(torch.sin)(torch.ones(64, device="cuda" if bench.traits.is_gpu else "cpu"))
+
+
 def varied_inductor(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths."""
     torch = with_compiler(bench)

@@ -56,6 +56,8 @@ def tuning(bench: gb.Bench, op: str, by: str) -> gb.Task:
         else Problem(bench, op, rows, 4096 if bench.traits.is_gpu else 1024, dtype)
     )
     problem.expected()  # draws the inputs, which is no part of tuning
+    if by in _INDUCTOR:
+        _libraries.start_inductor(bench)
     with Caches() as caches, with_environment(caches.environment):
         begun = time.perf_counter()
         built = _built(bench, problem, by)

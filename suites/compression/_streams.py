@@ -70,6 +70,7 @@ class Arrivals:
 
 
 @topic.case(
+    when=lambda target: target.is_host or target.tier != "quick",  # a queue long enough to judge takes seconds
     corpus=_corpora.axis(("text",), full=("text", "bf16-weights")),
     codec=lambda target: (
         gb.points(("lz4", "zstd-1"), ("lz4",), ("lz4", "zstd-1", "zstd-3", "zlib-1", "split-zstd-1"))
