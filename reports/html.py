@@ -159,11 +159,9 @@ def catalogue_page(catalogue: gb.CataloguePage) -> dict[str, Any]:
         newest = row.figures[0][2]
         alike = [entry for entry in row.figures if (entry[2].unit, entry[2].version) == (newest.unit, newest.version)]
         values = [figure.median for *_, figure in alike]
-        medians = statistics.median(values), min(values), max(values)
         samples = sum(figure.samples for *_, figure in alike)
-        tier = row.tier or "profile"
-        method = f"{tier}: {newest.series}, {newest.better} is better, version {newest.version}, {samples} samples"
-        numbers = [gb.units.quantity(value, newest.unit) for value in medians]
+        method = f"{newest.series}, {newest.better} is better, version {newest.version}, {samples} samples"
+        numbers = [gb.units.quantity(of(values), newest.unit) for of in (statistics.median, min, max)]
         runs = [(page, f"{date}: {gb.units.quantity(figure.median, newest.unit)}") for date, page, figure in alike]
         strip = _strip([(figure.low, figure.median, figure.high) for *_, figure in alike]) if catalogue.is_case else ""
         rows.append((row, numbers, method, runs, strip))

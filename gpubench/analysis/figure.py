@@ -237,8 +237,6 @@ class Spread:
     @cached_property
     def statuses(self) -> dict[Status, int]:
         """The number of replicates with each status that occurred, the most frequent first."""
-        if len(self.rows) == 1:  # the most frequent case, and a tally costs
-            return {self.rows[0].result.status: 1}
         return dict(Tally(row.result.status for row in self.rows).most_common())
 
     @property

@@ -56,11 +56,6 @@ class SuiteLine:
         """How the cases ended: `58 ok, 2 skipped`."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether any case was not skipped."""
-        return any(count for status, count in self.counts.items() if status != "skipped")
-
 
 @dataclass(frozen=True, slots=True)
 class Overview:

@@ -49,11 +49,12 @@ def overview(summary: summaries.Summary) -> list[Part]:
     parts += [_print.plain(f"- {line}") for line in run_overview.notes]
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
-        measured = [line for line in run_overview.suites if line.is_measured]
+        measured = [line for line in run_overview.suites if sum(line.counts.values()) > line.counts["skipped"]]
+        names = {line.name for line in measured}
         rows = [(line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended) for line in measured]
         if rows:
             parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
-        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if not line.is_measured]:
+        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line.name not in names]:
             parts.append(_print.plain(f"not measured: {', '.join(others)}", "dim"))
     return parts
 

@@ -515,7 +515,7 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect to a cluster, again if its head gave up on the server for this client, as a loaded head does after 30 s."""
+    """Connect to a cluster, again if its head gave up on the server for this client: a loaded one does after 30 s."""
     for is_last in (False, True):
         try:
             with warnings.catch_warnings(action="ignore"):  # of a time-out, which is an error as well

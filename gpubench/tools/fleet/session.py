@@ -163,29 +163,6 @@ class NodeCoordinator:
         pending = sorted(ranks)
         silent: set[int] = set()  # probably dead: the launcher waits for them only while it waits for others
         self._outcomes = {}
-        try:
-            self._await(pending, silent, order, folder, on_outcome)
-        except FileError as error:  # the disk is full
-            if kept := self._keep_answers(pending):
-                raise FileError(f"{error}; run files are kept, not checked: {kept}") from error
-            raise
-        for tracked in self.nodes.values():
-            tracked.turn += tracked.ordered_at is not None
-            tracked.ordered_at = None
-
-    def _keep_answers(self, pending: Iterable[int]) -> Path | None:
-        """Copy the run files of these nodes from the board into a temporary folder, which is None without any."""
-        kept: Path | None = None
-        for rank in pending:
-            with contextlib.suppress(FileError, OSError):
-                if data := self._launch.board.get(boards.run_key(rank, self.nodes[rank].turn)):
-                    kept = kept or Path(tempfile.mkdtemp(prefix=boards.KEPT))
-                    write_whole(kept / f"{self.name(rank)}.jsonl.gz", data)
-        return kept
-
-    def _await(
-        self, pending: list[int], silent: set[int], order: NodeOrder, folder: Path, on_outcome: OnOutcome
-    ) -> None:
         begin = time.monotonic()
         while set(pending) - silent:
             self._launch.poll()
@@ -210,6 +187,20 @@ class NodeCoordinator:
                 views.append(NodeView(self.name(rank), phase, node.ordered_at is not None, self._outcomes.get(rank)))
             self._watch(views)
             time.sleep(_TICK_S)
+        for tracked in self.nodes.values():
+            tracked.turn += tracked.ordered_at is not None
+            tracked.ordered_at = None
+
+    def keep_answers(self) -> Path | None:
+        """Copy the run files that wait on the board into a temporary folder, and return it; None without any."""
+        kept: Path | None = None
+        for rank, tracked in self.nodes.items():
+            with contextlib.suppress(FileError, OSError):
+                is_open = tracked.ordered_at is not None and rank not in self._outcomes
+                if is_open and (data := self._launch.board.get(boards.run_key(rank, tracked.turn))):
+                    kept = kept or Path(tempfile.mkdtemp(prefix=boards.KEPT))
+                    write_whole(kept / f"{self.name(rank)}.jsonl.gz", data)
+        return kept
 
     def end(self, wait: bool) -> None:
         """Dismiss all nodes; `wait` gives them up to 5 s to end. Raises BoardGone if the board is removed."""
@@ -499,9 +490,12 @@ class NodeSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        with contextlib.suppress(*[BoardGone] * (kind is not None)):  # the first error tells more
-            self._coordinator.end(wait=kind is None)
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        kept = self._coordinator.keep_answers() if isinstance(error, FileError) else None  # the disk is full
+        with contextlib.suppress(*[BoardGone] * (error is not None)):  # the first error tells more
+            self._coordinator.end(wait=error is None)
+        if kept:
+            raise FileError(f"{error}; run files are kept, not checked: {kept}") from error
 
 
 class FleetSession(NodeSession):
