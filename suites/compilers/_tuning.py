@@ -16,7 +16,6 @@ from ._build import Caches, measured_before, with_environment
 from ._cases import dtype_of, in_full, task_of
 from ._operators import Problem
 from ._products import ProductProblem
-from ._providers import Built
 
 _INDUCTOR: dict[str, dict[str, bool]] = {
     "inductor": {},
@@ -60,7 +59,10 @@ def tuning(bench: gb.Bench, op: str, by: str) -> gb.Task:
         _libraries.start_inductor(bench)
     with Caches() as caches, with_environment(caches.environment):
         begun = time.perf_counter()
-        built = _built(bench, problem, by)
+        if by in _INDUCTOR:
+            built = _libraries.build_inductor(bench, problem, _INDUCTOR[by])
+        else:
+            built = _by_tvm.build(bench, problem, _TRIALS[by])
         built.call()
         bench.device.synchronize()
         seconds = time.perf_counter() - begun
@@ -68,10 +70,3 @@ def tuning(bench: gb.Bench, op: str, by: str) -> gb.Task:
     own = "inductor" if by in _INDUCTOR else "tvm"
     stages = {**task.stages, "tuning": measured_before([seconds])}
     return replace(task, stages=stages, notes={**task.notes, "eager": own})
-
-
-def _built(bench: gb.Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as the tuner builds it, not yet called."""
-    if by in _INDUCTOR:
-        return _libraries.build_inductor(bench, problem, _INDUCTOR[by])
-    return _by_tvm.build(bench, problem, _TRIALS[by])

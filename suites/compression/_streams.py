@@ -64,8 +64,8 @@ class Arrivals:
     def observed(self, name: str, block_bytes: int) -> dict[str, gb.Observed]:
         """Return the 99th percentile of the latency so far, and the highest rate without a growing queue."""
         return {
-            f"{name}.p99": gb.Observed(float(np.percentile(self.latencies, 99)), "s", "less"),
-            f"{name}.highest": gb.Observed(block_bytes / self.service_s, "B/s", "more"),
+            f"{name} p99": gb.Observed(float(np.percentile(self.latencies, 99)), "s", "less"),
+            f"{name} highest": gb.Observed(block_bytes / self.service_s, "B/s", "more"),
         }
 
 
