@@ -58,7 +58,8 @@ def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
 
 def _fits(run: Run) -> bool:
     """Return whether a run may fit into LIMIT_BYTES, at 1.2 bytes for each value of its series and counters."""
-    return _numbers(run) * _LEAST_BYTES <= LIMIT_BYTES
+    remarks = len({remark.text for remark in run.remarks})  # of at least two bytes each
+    return _numbers(run) * _LEAST_BYTES + 2 * remarks <= LIMIT_BYTES
 
 
 def _numbers(run: Run) -> int:
