@@ -79,6 +79,9 @@ TWO = """
     def test_unnamed(gpubench):
         gpubench(lambda: None)
         gpubench(lambda: None)
+
+    def test_absurd(gpubench):
+        gpubench(lambda: None, moved=1e12, check=lambda: None)
 """
 SMOKE = ("--gpubench-tier", "smoke", "--gpubench-device", "host")
 
@@ -86,17 +89,20 @@ SMOKE = ("--gpubench-tier", "smoke", "--gpubench-device", "host")
 # ---- in a project
 
 
-def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
+def test_a_project_that_does_not_use_it_imports_nothing_for_it_and_tests_that_measure_can_be_left_out(project):
     source = f"""
         import sys
 
         def test_nothing():
             assert [name for name in {HEAVY} if name in sys.modules] == []
             assert {{name for name in sys.modules if name.startswith("gpubench")}} == {{"gpubench", "gpubench.testing"}}
+
+        def test_timed(gpubench): raise AssertionError
     """
-    done = project(test_it=source)
+    done = project("-m", "not gpubench", "--strict-markers", test_it=source)
     assert done.returncode == 0, done.stdout
-    assert "gpubench" not in done.stdout
+    assert "1 passed, 1 deselected" in done.stdout
+    assert "gpubench:" not in done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -120,23 +126,13 @@ def test_a_test_times_a_call_and_prints_its_figure(measured):
     assert re.search("^ +median +95 % interval +case$", done.stdout, re.MULTILINE)
 
 
-def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(project):
-    source = """
-        def test_bare(gpubench):
-            gpubench(lambda: sum(range(1000)))
-
-        def test_checked(gpubench):
-            gpubench(lambda: sum(range(1000)), check=lambda: None)
-
-        def test_absurd(gpubench):
-            gpubench(lambda: None, moved=1e12, check=lambda: None)
-    """
-    done = project(*SMOKE, test_it=source)
-    rows = {line.split("test_it/")[1] for line in done.stdout.splitlines() if " test_it/" in line}
-    assert any(row.startswith("test_bare (") and "unchecked" in row for row in rows)
-    assert not any("unchecked" in row for row in rows if not row.startswith("test_bare"))
+def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(measured):
+    done, _, _ = measured
+    rows = [line for line in done.stdout.splitlines() if re.search(r"B/s .*  test_it/| test_two/", line)]
+    assert all(("unchecked" in row) == ("test_two/" in row) for row in rows), rows
+    assert len(rows) >= 6
     assert "compute units can do at best" in done.stdout
-    assert "1 failed, 2 passed" in done.stdout
+    assert "FAILED test_two.py::test_absurd" in done.stdout
 
 
 def test_the_run_file_of_the_tests_is_an_ordinary_run_file(measured):
@@ -199,14 +195,6 @@ def test_replicates_run_the_same_tests_in_separate_processes(project):
     assert [(result.case.id, result.replicate) for result in results] == [("test_it/test_noted", n) for n in range(2)]
     # the counters of the other process are not in this file
     assert [result.window == (0.0, 0.0) for result in results] == [False, True]
-
-
-def test_tests_that_measure_are_marked_and_can_be_left_out(project):
-    source = """
-        def test_plain(): pass
-        def test_timed(gpubench): raise AssertionError
-    """
-    assert "1 passed, 1 deselected" in project("-m", "not gpubench", "--strict-markers", test_it=source).stdout
 
 
 @pytest.mark.slow
