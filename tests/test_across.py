@@ -3,10 +3,7 @@
 import dataclasses
 import gzip
 import json
-import subprocess
-from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import _command as command
 import _files as files
@@ -35,7 +32,7 @@ from gpubench.tools.fleet.session import FleetRequest
 part = partial(suite_module, "collectives")
 
 
-def start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
+def start(environment, *arguments):
     """Start gpubench without a GPU; `environment` is added to this process's."""
     return command.start(*arguments, CUDA_VISIBLE_DEVICES="", **environment)
 
@@ -182,7 +179,7 @@ NODES = tuple(f"gpu{number:02}" for number in range(8))
 ACROSS = Case("collectives", "across", (("by", "nccl"), ("nodes", 2), ("size_bytes", 2**28)), ranks=2)
 
 
-def written(folder: Path, meetings: list[PairMeasurement], factors: Mapping[int, float]) -> PairsRecord:
+def written(folder, meetings, factors):
     """Write the run files of meetings of eight nodes, some of which are slow; return the record of them."""
     rng = np.random.default_rng(1)
     for meeting in meetings:

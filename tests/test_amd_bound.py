@@ -18,15 +18,12 @@ BUSY = {"gpu_busy_percent": 99}
 
 
 def gpu(kind):
-    """Return the device of the fake model `kind`."""
     model = fake.MODELS[kind]
     clock = (("clock.sm_hz", str(model.gfx_mhz * 10**6)),)
     return Device("rocm:0", "cupy", model.product, fake.ARCH[kind], pci=fake.pci(0), units=model.units, details=clock)
 
 
 class SimulatedAmdMachine:
-    """A simulated machine with one GPU: a table of its firmware and files, written again for each reading."""
-
     def __init__(self, root, kind):
         """Write the files of a machine of this kind, and open its counters."""
         self.device = gpu(kind)
@@ -37,7 +34,6 @@ class SimulatedAmdMachine:
         self.counters = tuple(counter for counter in AMD.counters if counter.name not in missing)
 
     def read(self, files, **table):
-        """Write these files and this table of the firmware; return all counters."""
         folder = fake.folder(self._root)
         (folder / "gpu_metrics").write_bytes(fake.gpu_metrics(self._revision, **table))
         for name, value in files.items():
@@ -47,7 +43,6 @@ class SimulatedAmdMachine:
         return self._source.read(self.device, [counter.name for counter in self.counters])
 
     def samples(self, files, tables):
-        """Return the samples of one reading per table."""
         rows = [self.read(files, **table) for table in tables]
         columns = tuple((counter.name, tuple(row[counter.name] for row in rows)) for counter in self.counters)
         return make.Samples("amd", "rocm:0", MOMENTS, columns)

@@ -6,7 +6,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import _fake_sysfs as fake
 import pytest
@@ -30,7 +29,7 @@ exec "$@"
 pytestmark = [pytest.mark.slow, *needs_wheel]
 
 
-def doctor(tree: Path, *first: str, wheels: str = str(WHEEL), path: str = "/opt/rocm/bin") -> dict[str, str]:
+def doctor(tree, *first, wheels=str(WHEEL), path="/opt/rocm/bin"):
     """Return each missing part as reason and remedy. `first` are arguments before the command."""
     command = [*namespace(), "sh", "-c", MACHINE, str(tree), *first, sys.executable, "-P", "-W", "ignore"]
     variables = {"PATH": f"{os.environ['PATH']}:{path}", "PYTHONPATH": wheels, "COLUMNS": "400", "HOME": str(tree)}

@@ -1,7 +1,6 @@
 """Findings of `doctor` on a machine with AMD GPUs: file trees as broken installations leave them."""
 
 from functools import partial
-from pathlib import Path
 
 import _fake_sysfs as fake
 import pytest
@@ -11,9 +10,7 @@ from gpubench.devices import rocm
 WHEEL = {"cupy-rocm-7-0": "14.2.0"}
 
 
-def rocm_in(
-    root: Path, name: str = "rocm", version: str = "7.0.1", lacks: tuple[str, ...] = (), thrust=True, hipcc=True
-) -> None:
+def rocm_in(root, name="rocm", version="7.0.1", lacks=(), thrust=True, hipcc=True):
     """Write a ROCm below /opt; `lacks` are libraries to leave out."""
     folder = root / "opt" / name
     for library in rocm.NEEDED:
@@ -26,19 +23,19 @@ def rocm_in(
         fake._write(folder / "bin/hipcc", b"")
 
 
-def machine(tmp_path: Path, **rocms: object) -> Path:
+def machine(tmp_path, **rocms):
     """Return a sound machine: two MI300X with a complete ROCm."""
     root = fake.build(tmp_path, "mi300x")
     rocm_in(root, **rocms)
     return root
 
 
-def findings_on(root: Path, environment=None, wheels=WHEEL, may_open=lambda path: True, path="/usr/bin:/opt/rocm/bin"):
+def findings_on(root, environment=None, wheels=WHEEL, may_open=lambda path: True, path="/usr/bin:/opt/rocm/bin"):
     findings = rocm.probe(root, {"PATH": path, **(environment or {})}, wheels, may_open)
     return {absent.reason: absent.how for absent in rocm.findings(findings)}
 
 
-def remedy_of_only(findings: dict[str, str], *texts: str) -> str:
+def remedy_of_only(findings, *texts):
     """Return the remedy of the only finding, whose reason must contain these texts."""
     ((reason, mend),) = findings.items()
     assert all(word in reason for word in texts), reason

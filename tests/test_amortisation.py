@@ -40,7 +40,6 @@ def run_of(*results):
 
 
 def amortisations_of(*results):
-    """Return the amortisations in a run of these results."""
     (view,) = Amortisation.of(Summary(run_of(*results)), "compilers", VIEW)
     return list(view.operators)
 

@@ -1,7 +1,5 @@
 """The board of a case's ranks: what they share, how long they wait, and that nothing of it is left behind."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -29,7 +29,7 @@ def parent_and_child():
     parent.close()
 
 
-def frame(content: bytes) -> bytes:
+def frame(content):
     return struct.pack(">Q", len(content)) + content
 
 

@@ -38,7 +38,6 @@ def runs(tmp_path):
 
 @pytest.fixture
 def filled(runs):
-    """Record every run file of the folder in its history and return the folder."""
     with recording.HistoryRecorder(runs / history.FILE) as recorder:
         list(recording.record_files(recorder, recording.run_files([runs])))
     return runs
@@ -51,17 +50,6 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     status, output, _ = call("history", "gemm/square")
     assert (status, "1 run, newest" in output) == (0, True)
     assert "too few runs to tell a change: 1 of at least 9" in output
-
-
-@pytest.mark.slow
-def test_the_environment_variable_names_another_history_or_turns_it_off(call, tmp_path, monkeypatch):
-    monkeypatch.setenv(history.VARIABLE, "off")
-    assert call("run", *QUICKEST)[0] == 0
-    assert not list(tmp_path.glob("*/*.sqlite"))
-    monkeypatch.setenv(history.VARIABLE, str(tmp_path / "team" / "all.sqlite"))
-    assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
-    assert "1 run, newest" in call("history", "gemm/square")[1]
-    assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
 
 
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):

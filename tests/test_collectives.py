@@ -31,7 +31,6 @@ def collective(name):
 
 
 def received_by_segments(name, sent):
-    """Return what every rank has received, by the description of segments."""
     world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
     results = []
     for rank in range(world):

@@ -228,7 +228,6 @@ PARENT = os.getppid()
 
 @pytest.fixture
 def child():
-    """Yield the id of a child process of this one."""
     with psutil.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
         yield process.pid
         process.stdin.close()

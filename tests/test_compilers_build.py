@@ -1,7 +1,5 @@
 """Builds in fresh interpreters: what is timed, which cache it was, and how one ends that crashes or hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -115,15 +113,12 @@ def test_entries_are_files_at_any_depth_and_locks_are_none(tmp_path):
     assert BUILD.entries(tmp_path) == {str(tmp_path / "a/b/kernel.cubin"): 4}
 
 
-def test_caches_are_private_empty_and_gone_afterwards(tmp_path):
+def test_caches_are_private_empty_and_gone_afterwards_and_a_folder_that_cannot_be_written_is_said(tmp_path):
     with BUILD.Caches(tmp_path) as caches:
         assert BUILD.entries(caches.folder) == {}
         for name in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"):
             assert caches.environment[name].startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_cache_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"cannot be written: .*; set TMPDIR"):
         BUILD.Caches(tmp_path / "file")
@@ -142,9 +137,35 @@ def test_a_fresh_interpreter_reports_its_parts_and_they_make_up_the_first_result
     assert 0 < found.error < 1e-6
 
 
-def test_an_interpreter_that_crashes_is_said_with_its_signal(tmp_path, provider):
-    provider("import os\ndef build(bench, problem):\n    os.abort()\n")
-    with BUILD.Caches(tmp_path) as caches, pytest.raises(RuntimeError, match="by numba ended: killed by SIGABRT"):
+WRONG_OUTPUT = f"""
+    import importlib, numpy as np
+    def build(bench, problem):
+        print("libraries print what they like")
+        outputs = importlib.import_module({SUITE.package + "._providers"!r}).Outputs(bench, problem)
+        call = lambda: outputs.arrays[0].fill(1)
+        return importlib.import_module({SUITE.package + "._providers"!r}).Built(call, outputs.rows, outputs.poison)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("import os\ndef build(bench, problem):\n    os.abort()\n", RuntimeError, "by numba ended: killed by SIGABRT"),
+        pytest.param(
+            "from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n",
+            Skip,
+            "pip install it",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(WRONG_OUTPUT, WrongAnswer, "relative error", marks=pytest.mark.slow),
+    ],
+    ids=["crash", "skip", "wrong output"],
+)
+def test_what_an_interpreter_finds_and_the_signal_that_ended_it_reach_the_case(
+    tmp_path, provider, source, error, message
+):
+    provider(source)
+    with BUILD.Caches(tmp_path) as caches, pytest.raises(error, match=message):
         built(order("numba"), caches, 60)
 
 
@@ -189,25 +210,6 @@ def test_an_interpreter_that_hangs_ends_in_time_with_all_that_it_started(tmp_pat
         built(order("numba"), caches, 2)
     number = int((tmp_path / "number").read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.slow
-def test_what_an_interpreter_finds_reaches_the_case(tmp_path, provider):
-    provider("from gpubench.api.suite import Skip\ndef build(bench, problem):\n    raise Skip('pip install it')\n")
-    with BUILD.Caches(tmp_path) as caches, pytest.raises(Skip, match="pip install it"):
-        built(order("numba"), caches, 60)
-    provider(
-        f"""
-        import importlib, numpy as np
-        def build(bench, problem):
-            print("libraries print what they like")
-            outputs = importlib.import_module({SUITE.package + "._providers"!r}).Outputs(bench, problem)
-            call = lambda: outputs.arrays[0].fill(1)
-            return importlib.import_module({SUITE.package + "._providers"!r}).Built(call, outputs.rows, outputs.poison)
-        """
-    )
-    with BUILD.Caches(tmp_path) as caches, pytest.raises(WrongAnswer, match="relative error"):
-        built(order("numba"), caches, 60)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The provider cuTile: its kernels by NumPy, its launches, and its code for GPUs that need not be here."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import sys
@@ -21,7 +19,6 @@ STREAM = 12345
 
 
 def gpu(**traits):
-    """A bench of a paper GPU with a stream."""
     made = bench(SUITE, "nvidia")
     made.device.stream = STREAM
     made.device.traits = dataclasses.replace(made.device.traits, **traits)

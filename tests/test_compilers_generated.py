@@ -4,8 +4,6 @@
 CUDA C++ and PTX on the host's processor; what it shows is that the kernels, their launches and the arguments agree.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib
@@ -96,8 +94,6 @@ class NumpyWithModules:
 
 
 class PtxModule:
-    """A module of PTX; its functions take arrays."""
-
     def __init__(self, text):
         self.text = text
 
@@ -128,7 +124,6 @@ class SourcePaperGpu(PaperGpu):
 
 @pytest.fixture
 def gpu(tmp_path):
-    """A bench of a GPU on paper that runs what compilers write."""
     made = bench(SUITE, "nvidia")
     return dataclasses.replace(made, open_device=SourcePaperGpu(made.traits, folder=tmp_path))
 

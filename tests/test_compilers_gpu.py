@@ -2,10 +2,8 @@
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,23 +31,23 @@ FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one ke
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Any:
+def gpu():
     """The first GPU, open in this process."""
     device = facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 
 
-def bench(gpu: Any, name: str = "small") -> Bench:
+def bench(gpu, name="small"):
     gpu.xp.get_default_memory_pool().free_all_blocks()
     return Bench(gpu, Case("compilers", name, ()), Target(facts(), gpu.device), SUITE.package, 1)
 
 
-def full(gpu: Any) -> Bench:
+def full(gpu):
     """A bench of the full tier, in which providers tell of their compiled code."""
     return replace(bench(gpu), target=Target(facts(), gpu.device, "full"))
 
 
-def available(make: Callable[[], Any]) -> Any:
+def available(make):
     """Return what is made, or skip the test where its library is missing."""
     try:
         return make()
@@ -58,7 +56,7 @@ def available(make: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("by", PROVIDERS.GPU)
-def test_a_provider_gives_the_operators_of_double_precision(gpu: Any, by: str) -> None:
+def test_a_provider_gives_the_operators_of_double_precision(gpu, by):
     """Rows of 1032 elements fill no block, and are a multiple of 8."""
     for name in OPERATORS.OPERATORS:
         made = OPERATORS.Problem(bench(gpu), name, 3000, 1032, "float16")
@@ -74,7 +72,7 @@ def test_a_provider_gives_the_operators_of_double_precision(gpu: Any, by: str) -
 @pytest.mark.parametrize(("cols", "dtype"), [(1024, "float16"), (32768, "float16"), (32768, "float32")])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "residual_norm"])
 @pytest.mark.parametrize("by", ["nvrtc", "cutile"])
-def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, by: str, name: str, cols: int, dtype: str) -> None:
+def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu, by, name, cols, dtype):
     made = OPERATORS.Problem(bench(gpu), name, 512, cols, dtype)
     built = available(partial(PROVIDERS.build, bench(gpu), made, by))
     built.poison()
@@ -82,7 +80,7 @@ def test_our_kernels_take_rows_of_any_length_of_the_cases(gpu: Any, by: str, nam
     assert made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 3e-6}[dtype]
 
 
-def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> None:
+def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu):
     for cols in (1024, 32768):
         made = OPERATORS.Problem(bench(gpu), "layernorm", 512, cols, "float16")
         built = available(partial(PROVIDERS.build, full(gpu), made, "cutile"))
@@ -91,13 +89,13 @@ def test_a_kernel_of_cutile_tells_its_registers_and_spills_nothing(gpu: Any) -> 
         assert observed["spilled"].value == 0
 
 
-def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, float]:
+def rates_in_turn(gpu, workloads):
     """Return GB/s of each workload, which is a call and its bytes: medians of ten batches in turn, after a warm-up.
 
     One after the other, the first of them would be timed while the clock still rises.
     """
 
-    def batch(name: str) -> float:
+    def batch(name):
         call, moved = workloads[name]
         return float(gpu.time(call, 64 if moved < 2e8 else 24 if moved < 2e9 else 6).device[0])
 
@@ -109,7 +107,7 @@ def rates_in_turn(gpu: Any, workloads: dict[str, tuple[Any, int]]) -> dict[str, 
     }
 
 
-def warm_up(work: Callable[[], object]) -> None:
+def warm_up(work):
     """Work for 0.3 s, so that an idle GPU raises its clock."""
     begin = time.monotonic()
     while time.monotonic() - begin < 0.3:
@@ -121,7 +119,7 @@ KEPT = [(name, cols) for name, cols in SHAPES_OF_ROWS if cols == 4096 or name no
 
 
 @pytest.mark.parametrize(("name", "cols"), KEPT)
-def test_our_kernel_is_within_3_percent_of_triton_and_the_faster_near_a_copy(gpu: Any, name: str, cols: int) -> None:
+def test_our_kernel_is_within_3_percent_of_triton_and_the_faster_near_a_copy(gpu, name, cols):
     pytest.importorskip("triton")
     made = OPERATORS.Problem(bench(gpu), name, 32768, cols, "float16")
     built = {by: PROVIDERS.build(bench(gpu), made, by) for by in ("nvrtc", "triton")}
@@ -133,7 +131,7 @@ def test_our_kernel_is_within_3_percent_of_triton_and_the_faster_near_a_copy(gpu
     assert max(rates["nvrtc"], rates["triton"]) > 0.9 * rates["copy"], rates
 
 
-def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
+def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu):
     """The hand's way: torch's tensors and events, Triton's own driver, 24 launches in a row."""
     torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
     made = OPERATORS.Problem(bench(gpu), "softmax", 32768, 4096, "float16")
@@ -147,7 +145,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
     x = torch.randn(32768, 4096, device="cuda", dtype=torch.float16)
     out = torch.empty_like(x)
 
-    def by_hand() -> float:
+    def by_hand():
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
@@ -162,7 +160,7 @@ def test_triton_is_as_fast_as_the_same_kernel_driven_by_hand(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("by", ["triton", "inductor"])
-def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu: Any, by: str) -> None:
+def test_new_lengths_cost_more_than_known_ones_where_they_are_compiled(gpu, by):
     task = available(partial(BUILD.shapes, bench(gpu, "shapes"), "softmax", by))
     first, again = (task.stages[name].call() for name in ("first", "again"))
     observed = task.check()

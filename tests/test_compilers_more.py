@@ -1,7 +1,5 @@
 """Further operators of the suite `compilers`: products with an epilogue, layouts, folded constants, whole layers."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 

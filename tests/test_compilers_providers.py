@@ -1,7 +1,5 @@
 """Providers of the suite `compilers` with libraries of their own, and checks that find calls that compute nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

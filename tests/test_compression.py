@@ -148,7 +148,6 @@ def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
 
 
 def task_of(suite, gpu, name, size_bytes, tier="full", **chosen):
-    """Return the task of a case of a GPU with another size."""
     target, wanted = Target(Facts((gpu.device,)), gpu.device, tier), chosen.items()
     case = next(case for case in suite.cases(target) if case.name == name and wanted <= dict(case.params).items())
     return suite.build(Bench(gpu, sized(case, size_bytes), target, suite.package))
@@ -179,8 +178,6 @@ def test_earlier_chunks_are_found_on_both_devices_where_each_reads_what_the_othe
 
 
 class Binding(types.ModuleType):
-    """An nvidia.nvcomp whose codec is zlib, and which, if `is_cached`, decodes the first array for good."""
-
     __version__ = "0"
 
     def __init__(self, is_cached):
@@ -421,7 +418,6 @@ def test_a_huge_array_is_read_within_bounds(suite, host, tmp_path):
 
 
 def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
-    """Write a Parquet table with `rows_a_group` rows per group and return it as data of the user."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table(columns), tmp_path / label, row_group_size=rows_a_group)
     return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)

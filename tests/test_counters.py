@@ -1,7 +1,5 @@
 """Joining counters to cases, by device and by time."""
 
-from __future__ import annotations
-
 import _make as make
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """No damaged or costly file crashes what reads it; `damaged_files.py` and `costly_files.py` do this at length."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import _damage

@@ -50,24 +50,22 @@ def check_attacks(expected, mark):
     assert sleepers() == []
 
 
-def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(attacks, tmp_path):
-    expected = {
-        "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
-        "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
-        "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
-        "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
-    }
-    check_attacks(expected, tmp_path / "executed")
+MORE = {
+    "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
+    "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
+    "error of control characters": ("failed", "error", "RuntimeError: a"),
+    "double fork": ("ok", "", ""),
+}
+EACH_CLASS = {
+    "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
+    "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
+    "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
+    "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
+}
 
 
-@pytest.mark.slow
-def test_more_faults_of_these_classes_fail_only_their_cases(attacks, tmp_path):
-    expected = {
-        "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
-        "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
-        "error of control characters": ("failed", "error", "RuntimeError: a"),
-        "double fork": ("ok", "", ""),
-    }
+@pytest.mark.parametrize("expected", [EACH_CLASS, pytest.param(MORE, marks=pytest.mark.slow)], ids=["each", "more"])
+def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(attacks, tmp_path, expected):
     check_attacks(expected, tmp_path / "executed")
 
 

@@ -22,7 +22,6 @@ VERSIONS = (("cuda.driver", "13.0"), ("nvidia.driver", "580.159.04"))
 
 
 def fingerprint_of(device=H200, versions=VERSIONS):
-    """Return the fingerprint of one device."""
     return fingerprint(make.facts(device, versions=versions), (device.id,))
 
 

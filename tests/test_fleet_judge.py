@@ -337,7 +337,6 @@ def test_an_empty_folder_is_no_fleet(tmp_path):
 
 
 def judge_with_failure(status, node="gpu02"):
-    """Return the judgement of a fleet in which a case has this status on one node."""
     record, digests = fleet(8, 1)
     case = next(iter(digests[0].components[0].rates)).case
     made = []

@@ -37,7 +37,6 @@ def judged(nodes=8, gpus=8, rack_size=4):
 
 
 def of_state(judgement, state):
-    """Return the judgement with every suspect in another state."""
     places = {place for suspect in judgement.suspects for place in suspect.parts}
     suspects = tuple(
         replace(suspect, findings=tuple(replace(finding, state=state, again=0.06) for finding in suspect.findings))
@@ -59,8 +58,6 @@ def rendered(form, judgement):
 
 
 class MapTiles(HTMLParser):
-    """The rows of the map: the text of the head of each row with the class and the text of its tiles, and links."""
-
     def __init__(self, page):
         super().__init__()
         self.rows, self.links, self._in_map, self._cell = {}, [], False, None
@@ -376,14 +373,12 @@ IN_BROWSER = [
 
 
 def in_browser(test):
-    """Mark a test that needs a browser."""
     for mark in IN_BROWSER:
         test = mark(test)
     return test
 
 
 def shown(browser, tmp_path, judgement, width=1280, **more):
-    """Show the page of the judgement in the browser, `width` pixels wide."""
     page = tmp_path / "fleet.html"
     page.write_text(rendered("html", judgement))
     browser.show(page, width, **more)

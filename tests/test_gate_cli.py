@@ -1,7 +1,5 @@
 """`gpubench gate` and `gpubench ab` as a user calls them: options, files, exit statuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The two gates: how a policy turns verdicts into an exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -25,7 +23,6 @@ EMPTY = Evidence([])
 
 
 def two_cases(triad, copy, **fields):
-    """Return evidence with medians for a triad and a copy."""
     return Evidence([[reading(triad, of=TRIAD, **fields), reading(copy, of=COPY)]])
 
 
@@ -41,7 +38,6 @@ GONE = f"{COPY.id}: the baseline has a figure, the candidate has none"
 
 
 def beside(triad, status, cause):
-    """Return evidence with a triad of this median and a copy of this status."""
     return Evidence([[reading(noisy(triad)), reading([1.0] * 5, of=COPY, status=status, cause=cause, reason="heat")]])
 
 

@@ -1,7 +1,5 @@
 """The health of devices: the rules, NVML's readings through a fake library, and what the commands make of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -36,7 +34,6 @@ PCI = "0000:3b:00.0"
 
 
 def judged(**values):
-    """Return the health for these readings; the names are those of HealthSign."""
     readings = [HealthReading(HealthSign[name], value) for name, value in values.items()]
     return health.judge("cuda:0", health.checked(readings))
 
@@ -213,7 +210,6 @@ LOG = (
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Build the fake NVML and return its path."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc to build the fake library with")
     return fake.build(tmp_path_factory.mktemp("nvml"))
@@ -392,30 +388,7 @@ def test_doctor_explains_a_sick_device_and_prints_the_command_that_repairs_it(nv
     assert [finding["severity"] for finding in device["findings"] if finding["sign"] == "remap.pending"] == ["sick"]
 
 
-@pytest.mark.slow
-def test_run_warns_of_a_sick_device_and_measures_it_and_the_host_beside_it_is_not_concerned(nvml, run_command):
-    nvml(pending=1)
-    arguments = ("faults", "--filter", "faults/good", "--tier", "smoke")
-    done = run_command("run", *arguments, "--device", "card:0")
-    assert done.returncode == 0
-    assert "card:0 is sick: a memory row waits to be remapped: yes; `gpubench doctor` says what to do" in done.stderr
-    done = run_command("run", *arguments, "--device", "host")
-    assert done.returncode == 0
-    assert "sick" not in done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_gate_refuses_a_sick_device_with_status_6_and_not_for_the_host_beside_it(nvml, run_command):
-    nvml(pending=1)
-    arguments = ("gate", "--run", "faults", "--filter", "faults/good", "--tier", "smoke", "--save-baseline", "main")
-    done = run_command(*arguments, "--replicates", "1", "--device", "card:0")
-    assert done.returncode == 6, done.stderr
-    assert "a gate does not judge a sick device" in done.stderr
-    assert run_command(*arguments, "--replicates", "1", "--device", "host").returncode == 0
-
-
 def doctor_lines(*healths):
-    """Return the lines that `doctor` prints about the health of devices."""
     console = _print.out()
     with console.capture() as capture:
         console.print(*(part for card_health in healths for part in _machine._health_parts(card_health)), sep="\n")

@@ -1,7 +1,5 @@
 """The helpers of a case: what they answer, how they end, and that their processes end with the case."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

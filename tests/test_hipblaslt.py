@@ -221,7 +221,7 @@ NUMBERS = {
 }
 
 
-def fetched() -> Path:
+def fetched():
     """Return the folder of AMD's libraries, or skip the test without hipBLASLt."""
     root = _hiprtc.root()
     if root is None or not (root / "usr/include/hipblaslt/hipblaslt.h").exists():

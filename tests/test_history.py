@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,7 +27,6 @@ H200 = fingerprint(make.facts(), ("cuda:0",))
 
 
 def day(number):
-    """Return the start of a run, `number` days after the first."""
     return (FIRST + timedelta(days=number)).isoformat(timespec="seconds")
 
 
@@ -49,7 +47,6 @@ def recorded(store, *paths):
 
 
 def trend(store, case=CASE.id, series="", runs=400):
-    """Return the trend of the only line of a case."""
     with reading.History(store) as reader:
         (line,) = reader.lines([case], series)
         return reader.trend(line, runs)
@@ -392,7 +389,6 @@ def fate(store, paths):
 
 
 def fates_of_values(tmp_path, store, places):
-    """Yield the fate of a history for each table, column and value that is put there."""
     paths = [run_file(tmp_path, number) for number in range(3)]
     recorded(store, *paths[:2])
     content = store.read_bytes()
@@ -625,36 +621,3 @@ def test_a_history_in_a_folder_that_may_only_be_read_is_read(tmp_path, store, mo
 
 
 # ---- size
-
-
-@pytest.mark.slow
-def test_one_series_out_of_a_million_results_takes_20_ms(tmp_path, store):
-    lines, runs = 250, 4000
-    recorded(store, run_file(tmp_path, 0))
-    direct = sqlite3.connect(store)
-    columns = "version, tier, series, unit, better, devices, fingerprint, headline"
-    (template,) = direct.execute(f"SELECT {columns} FROM lines")
-    with direct:
-        direct.executemany(
-            "INSERT INTO lines VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(f"suite/case[n={number}]", *template) for number in range(lines)],
-        )
-        direct.executemany(
-            "INSERT INTO runs VALUES (NULL, ?, ?, ?, 0, 'node', '[[\"cublas\", \"13.1\"]]', ?)",
-            [(f"key{run}", f"{run}.jsonl", 1e9 + 3600 * run, lines) for run in range(runs)],
-        )
-        direct.executemany(
-            "INSERT INTO points VALUES (?, ?, ?, 0, 1.0, 1.0, 1.0, 0.001, 100, '')",
-            ((line + 2, 1e9 + 3600 * run, run + 2) for run in range(runs) for line in range(lines)),
-        )
-    direct.close()
-    with reading.History(store) as reader:
-        (line,) = reader.lines(["suite/case[n=77]"])
-        took = []
-        for _ in range(15):  # the least disturbed attempt counts
-            started = time.perf_counter()
-            points = reader.last("suite/case[n=77]", 1, "quick", H200.id, 1000)
-            took.append(time.perf_counter() - started)
-        assert len(points) == 1000
-        assert min(took) <= 0.02
-        assert len(reader.trend(line, 400).moments) == 400

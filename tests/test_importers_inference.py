@@ -9,8 +9,6 @@ with each other.
 - aiperf: schema 1.4 of AIPerf 0.12. genai-perf: GenAI-Perf 0.0.16.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

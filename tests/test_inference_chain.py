@@ -30,7 +30,6 @@ def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **m
 
 
 def error_once(task):
-    """Run every call of the chain once and return the error of its check."""
     overwrite(task)
     for call in task.calls:
         call()
@@ -113,8 +112,6 @@ def library(monkeypatch):
 
 @pytest.fixture
 def prefill(library):
-    """Return a function that builds the chain of a prefill on paper."""
-
     def build(kind="float16", tokens=20, model=SMALL):
         paper = bench(SUITE, "nvidia")
         return CHAIN.PrefillChain(paper, WEIGHTS.ModelWeights(paper, model, kind, 0), tokens)

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import _make as make
 import pytest
@@ -42,8 +41,7 @@ print(json.dumps([(each.name, each.origin, each.is_interposed) for each in found
 pytestmark = pytest.mark.skipif(CC is None, reason="needs a C compiler to build libraries of our own")
 
 
-def compile_library(folder: Path, name: str, source: str, *options: str) -> Path:
-    """Compile a shared library that claims to be libcuda; return its path."""
+def compile_library(folder, name, source, *options):
     code = folder / f"{name}.c"
     code.write_text(source)
     subprocess.run(
@@ -52,10 +50,7 @@ def compile_library(folder: Path, name: str, source: str, *options: str) -> Path
     return folder / name
 
 
-def judged(
-    library: Path, version: str = VERSION, preload: Path | str = "", served: str = "served"
-) -> tuple[str, str, bool]:
-    """Return name, text and verdict that a program reports which loads this library in its own environment."""
+def judged(library, version=VERSION, preload="", served="served"):
     environment = {**os.environ, "LD_PRELOAD": str(preload)}
     command = [sys.executable, "-c", PROGRAM, str(library), version, served]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)

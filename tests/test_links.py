@@ -11,7 +11,6 @@ PAIR = ("cuda:0", "cuda:1")
 
 
 def copy(name, gigabytes, suite="ipc", devices=PAIR, size=2**30, extra=(), **tags):
-    """Return the result of a copy of `size` bytes at a rate in GB/s, with its link tags."""
     rate = gigabytes * 1e9
     named = (("hot", size), *extra)
     series = [Series(name, "s", (size / rate,), work=Work(payload=n), quantity="payload") for name, n in named]

@@ -26,7 +26,7 @@ def clockwork():
     return backend.open(backend.devices()[0])
 
 
-def stage(device, modes=("hot",), clock="device", **program) -> Stage:
+def stage(device, modes=("hot",), clock="device", **program):
     kernel = device.kernel(json.dumps(program), "launch", {})
     return Stage(lambda: kernel((1,), (1,), ()), Work(items=1), "item", modes=modes, clock=clock)
 
@@ -35,7 +35,7 @@ def measured(device, task, rule=RULE):
     return {series.label: series for series in Engine(device, rule).measure(task).series}
 
 
-def passing() -> dict[str, float]:
+def passing():
     return {}
 
 
@@ -106,7 +106,7 @@ def test_every_series_begins_with_a_flush_of_the_cache():
     device.traits = dataclasses.replace(device.traits, is_gpu=True)
     flush, speed = device.flush, {"seconds": 0.01}
 
-    def fill() -> None:
+    def fill():
         speed["seconds"] = 0.02
         flush()
 
@@ -280,7 +280,7 @@ def test_the_stopping_rule_states_its_reason(values, elapsed, verdict):
     assert RULE.stop_reason(values, elapsed) == verdict
 
 
-def lasting(seconds: float, effort: Effort):
+def lasting(seconds, effort):
     """Return the total time of all samples of a stage with this effort, and its series."""
     device = clockwork()
     timed = dataclasses.replace(stage(device, seconds=seconds), effort=effort)

@@ -242,7 +242,7 @@ def test_the_rates_of_links_stand_in_both_directions_and_only_where_both_have_va
     assert live.row(newest, H200.id)["PCIe out, in"] == "5.000 GB/s, 1.000 GB/s"
 
 
-def answering(answer: bytes, monkeypatch) -> threading.Thread:
+def answering(answer, monkeypatch):
     """Start a service that speaks as NCCL's RAS does, for one client."""
     listener = socket.create_server(("127.0.0.1", 0))
     monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{listener.getsockname()[1]}")

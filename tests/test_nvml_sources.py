@@ -1,7 +1,5 @@
 """NVML's counters without a GPU: the real binding's names and errors, and a library that plays a card."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
@@ -80,8 +78,6 @@ def test_every_reader_calls_functions_that_exist_in_the_binding(counter):
 
 
 class XidEvents:
-    """NVML's set of events with some Xids in it; waiting for one would be a fault."""
-
     NVMLError, NVML_ERROR_TIMEOUT = pynvml.NVMLError, pynvml.NVML_ERROR_TIMEOUT
     nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError  # noqa: N815
 
@@ -203,8 +199,6 @@ def test_a_slow_call_that_never_returns_delays_the_others_for_a_bounded_time(mon
 
 
 class GpmCard:
-    """NVML's GPM on a card: the value of each metric is the metric's number, and `lacks` are unsupported."""
-
     def __init__(self, lacks=()):
         self.lacks = lacks
         for name in ("NVMLError", "c_nvmlGpmMetricsGet_t", "NVML_GPM_METRICS_GET_VERSION"):

@@ -128,7 +128,6 @@ def test_a_list_of_arrays_of_the_host_or_a_device_is_accepted():
 
 
 def labels(check, *outputs, call=None, **stage):
-    """Return the labels of a case whose call fills its outputs with 1."""
     clockwork = plugins.load("backends", "clockwork")
     device = clockwork.open(clockwork.devices()[0])
 

@@ -20,7 +20,7 @@ WHEEL = "from setuptools import build_meta as b; b.build_wheel('.')"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory):
     """Return a copy of the source with its sdist and wheel inside: an old build folder would leak into the wheel."""
     copy = tmp_path_factory.mktemp("source") / "copy"
     shutil.copytree(
@@ -33,7 +33,7 @@ def built(tmp_path_factory) -> Path:
     return copy
 
 
-def source_files() -> set[str]:
+def source_files():
     """Return every file of the source folders, by its name inside the wheel."""
     return {
         f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"

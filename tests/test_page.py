@@ -1,7 +1,5 @@
 """The content of a page beside its visible part: the results, the cases that unfold, the numbers that zoom."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -27,7 +25,6 @@ def html():
 
 
 def enclosed(tmp_path, run):
-    """Return the page of a run that was read from a file, and what can be downloaded from it."""
     path = tmp_path / "run.jsonl"
     path.write_bytes(store.encode_run(run))
     page = html().enclose(run, enclosing.enclosure(run, path))
@@ -145,8 +142,6 @@ GIB = 2**30
 
 
 class PageElements(HTMLParser):
-    """The elements of a page with the details that they lie in, and its words outside style and script."""
-
     def __init__(self, run):
         super().__init__()
         self.found, self.words, self._open, self._inside = [], [], [], ""
@@ -177,7 +172,6 @@ def read(size_bytes=GIB, seconds=1e-3, suite="mine", name="read", **fields):
 
 
 def run_of(*results, views=(), **fields):
-    """Return a run of these results, with a title, views and a key figure for each suite."""
     names = dict.fromkeys(result.case.suite for result in results)
     suites = tuple(SuiteInfo(name, f"what {name} measures", tuple(views), (KEY,)) for name in names)
     return make.run(*results, suites=suites, **fields)
@@ -291,7 +285,6 @@ def test_a_peak_is_drawn_only_where_it_holds_and_each_bar_is_marked_with_its_own
 
 
 def ticks(values, unit, **fields):
-    """Return the labels of an axis, and its unit."""
     placed = room_module("reports", "_svg").axis(values, unit, 100.0, 400.0, **fields)
     return [label for _, label in placed.ticks], placed.unit
 

@@ -3,12 +3,9 @@
 `bash ci/rocm.sh all` fetches what it needs and runs it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from _paper import HERE, built, gpubench, needs_wheel
@@ -77,11 +74,11 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> dict[str, str]:
+def environment(tmp_path_factory):
     return built(tmp_path_factory.mktemp("paper"))
 
 
-def copied(folder: Path) -> Path:
+def copied(folder):
     """Copy the package with its rooms, which lie beside it in a checkout, and return the copy."""
     package = folder / "gpubench"
     ignored = shutil.ignore_patterns("__pycache__")
@@ -91,7 +88,7 @@ def copied(folder: Path) -> Path:
     return package
 
 
-def outcomes(environment: dict[str, str], folder: Path, case: str) -> set[tuple[str, str]]:
+def outcomes(environment, folder, case):
     """Return how the cases ended, with their reasons, by the copy of the package in the folder."""
     paths = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
     arguments = (

@@ -123,7 +123,6 @@ def test_a_pipeline_whose_slots_are_overwritten_too_early_fails_its_check():
 
 
 def built(name, rank=0, world=1, exchange=None, seed=7, **params):
-    """Return a task of that case on the host."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     case = Case("patterns", name, tuple(params.items()))

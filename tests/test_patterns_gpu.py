@@ -65,8 +65,6 @@ def ways_of(facts):
 
 
 class UnwaitingStream:
-    """A stream that waits for no event."""
-
     def __init__(self, stream):
         self._stream = stream
 

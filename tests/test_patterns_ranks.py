@@ -3,8 +3,6 @@
 Each test runs real processes, by the command or by the supervisor that the command uses.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -67,7 +65,6 @@ def after(bench):
 
 @pytest.fixture
 def suite(tmp_path):
-    """Write the suite with faulty ranks and return its path."""
     path = tmp_path / "faulty.py"
     path.write_text(SUITE)
     return path

@@ -69,7 +69,6 @@ def test_a_cumulative_counter_is_judged_by_its_rate():
 
 
 def phase(*spans):
-    """Return a marked phase with these spans of begin and end in seconds."""
     times = Series("time", "s", tuple(end - begin for begin, end in spans), at=tuple(begin for begin, _ in spans))
     case = Case("profile", "phase", (("name", "step"),))
     return make.result(times, of=case, window=(spans[0][0], spans[-1][1]))
@@ -124,7 +123,6 @@ def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
 
 
 def of_phase(counter, at, values, *spans):
-    """Return the figures of a phase with these spans, from these readings of one counter."""
     readings = Samples("nvml", "cuda:0", tuple(at), ((counter.name, tuple(values)),))
     run = make.run(phase(*spans), sampled=[readings], counters=(counter,))
     return phases.figures(run.results[0], CounterTable.of_run(run), "cuda:0")

@@ -1,7 +1,5 @@
 """The plan: the headline cases of each suite, and the names that stand for several suites."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature
@@ -33,7 +31,6 @@ def suite_of(**cases):
 
 
 def headline_ids(suite, facts=ONE, tier="quick", device="cuda:0"):
-    """Return the ids of the headline cases of the suite on the device."""
     return [case.id for case in planning.headline(suite, Target(facts, facts.device(device), tier))]
 
 

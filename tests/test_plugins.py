@@ -1,7 +1,5 @@
 """Finding and loading plugins, with distributions made for the test."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import textwrap

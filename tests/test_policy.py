@@ -1,7 +1,5 @@
 """The content of a policy file, and the messages that refuse anything else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`gpubench preflight`: what it plans, and whom it accuses on simulated nodes."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

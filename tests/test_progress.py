@@ -1,7 +1,5 @@
 """Progress of a run: the time left, one line on a terminal, and a line for each suite without one."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

@@ -1,7 +1,5 @@
 """The publications of a judgement for a CI: complete, within size limits, and inert for any name of a case."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -105,7 +103,6 @@ def is_inert_annotation(written):
 
 
 def is_inert_comment(written):
-    """Assert that the comment has no tags but those of Markdown and of folding."""
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
     assert set(re.findall(r"<([a-z0-9]+)", html)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
     is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))

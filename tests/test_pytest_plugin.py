@@ -128,7 +128,7 @@ def test_a_test_times_a_call_and_prints_its_figure(measured):
 
 def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(measured):
     done, _, _ = measured
-    rows = [line for line in done.stdout.splitlines() if re.search(r"B/s .*  test_it/| test_two/", line)]
+    rows = [line for line in done.stdout.splitlines() if re.search(r"[sz] .*  test_(it|two)/", line)]
     assert all(("unchecked" in row) == ("test_two/" in row) for row in rows), rows
     assert len(rows) >= 6
     assert "compute units can do at best" in done.stdout
@@ -169,7 +169,7 @@ def test_a_wrong_answer_fails_the_test_from_the_check_on_and_is_in_the_file(meas
 def test_two_timings_in_one_test_need_names(measured):
     done, run, _ = measured
     names = [result.case.name for result in run.results if result.case.suite == "test_two"]
-    assert names == ["test_named.first", "test_named.second", "test_unnamed"]
+    assert names == ["test_named.first", "test_named.second", "test_unnamed", "test_absurd"]
     assert "test_unnamed times several calls: give each its own name=…" in done.stdout
 
 
@@ -268,7 +268,6 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
 
 @pytest.fixture
 def clockwork(monkeypatch):
-    """Return a session on the clockwork device."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     monkeypatch.setattr(inventory, "facts", lambda: facts)
     return MeasuringSession(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
@@ -469,7 +468,6 @@ def test_tests_that_are_missing_in_the_baseline_are_named_before_they_are_measur
 
 
 def run_of(*seconds, case=None, **fields):
-    """Return a run of one case, a replicate for each of these times."""
     results = [
         Result(
             case or make.case(),

@@ -67,7 +67,6 @@ def run_of(*results, views=(), devices=(GPU,), **more):
 
 
 def small_run():
-    """Return a run with an ok, a skipped and a failed case, with counters and with a label."""
     return run_of(
         result(
             "bandwidth",
@@ -107,8 +106,6 @@ def render(kind, run):
 
 
 class Tags(HTMLParser):
-    """Every element of a page with its attributes, and the text outside style."""
-
     def __init__(self, page):
         super().__init__()
         self.found, self.words, self._inside = [], [], ""

@@ -1,7 +1,5 @@
 """The whole procedure of a gate: repeated measurements, when they end, and how often they are right (simulated)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -112,7 +110,6 @@ def stored(before, after, limits=None, reference=is_reference):
 
 
 def same_median(centre, **others):
-    """Return one median for every case but the named ones."""
     return dict.fromkeys(NAMES, centre) | others
 
 

@@ -1,7 +1,5 @@
 """The real sampling process with a faulty collector: the values that are kept and the messages."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

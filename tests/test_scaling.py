@@ -22,7 +22,7 @@ TOPOLOGY = suite_module("patterns", "_topology")
 
 @pytest.mark.parametrize("topology", ["ring", "mesh", "star", "tree"])
 @pytest.mark.parametrize("ranks", [2, 8, 32])
-def test_an_all_gather_takes_as_long_as_the_steps_of_its_schedule(topology: str, ranks: int) -> None:
+def test_an_all_gather_takes_as_long_as_the_steps_of_its_schedule(topology, ranks):
     """In each step the rank that sends or receives most determines the time; that is all the closed forms say."""
     block, steps = 2**20, defaultdict(list)
     for delivery in TOPOLOGY.TOPOLOGIES[topology](ranks):
@@ -37,7 +37,7 @@ def test_an_all_gather_takes_as_long_as_the_steps_of_its_schedule(topology: str,
     assert scaling.all_gather(HOP, topology, ranks, block) == pytest.approx(seconds)
 
 
-def routes(fabric: str, gpus: int) -> Any:
+def routes(fabric, gpus):
     """Yield the path of every pair's part: on a ring the shorter way, half each way where both are equal."""
     for source in range(gpus):
         for target in set(range(gpus)) - {source}:
@@ -55,7 +55,7 @@ def routes(fabric: str, gpus: int) -> Any:
 
 
 @pytest.mark.parametrize(("fabric", "links"), [("ring", 2), ("tree", 3)])
-def test_an_all_to_all_takes_as_long_as_its_busiest_link(fabric: str, links: int) -> None:
+def test_an_all_to_all_takes_as_long_as_its_busiest_link(fabric, links):
     for gpus in (8, 32) if fabric == "ring" else (7, 31, 511):
         nbytes, loads = 2.0**20, Counter[Any]()
         for share, path in routes(fabric, gpus):
@@ -67,7 +67,7 @@ def test_an_all_to_all_takes_as_long_as_its_busiest_link(fabric: str, links: int
         assert modelled == pytest.approx(busiest, rel=0.25 if fabric == "tree" and gpus == 7 else 0.07)
 
 
-def test_a_mesh_and_a_switch_move_the_least_data_and_a_ring_waits_for_the_most_messages() -> None:
+def test_a_mesh_and_a_switch_move_the_least_data_and_a_ring_waits_for_the_most_messages():
     for operation in scaling.OPERATIONS.values():
         for gpus in scaling.COUNTS:
             seconds = {fabric: operation(HOP, fabric, gpus, 2.0**30) for fabric in scaling.FABRICS}
@@ -77,7 +77,7 @@ def test_a_mesh_and_a_switch_move_the_least_data_and_a_ring_waits_for_the_most_m
     assert scaling.message(HOP, "ring", 576) == 288 * scaling.message(HOP, "switch", 576)
 
 
-def test_the_model_is_within_15_per_cent_of_what_two_gpus_showed() -> None:
+def test_the_model_is_within_15_per_cent_of_what_two_gpus_showed():
     """At 64 KiB a ring and a mesh took up to 35 % longer: both GPUs then post flags, which a single hop does not."""
     summary = Summary(store.read_run(RECORDING))
     (found,) = Scaling.of(summary, "patterns", VIEW)
@@ -92,7 +92,7 @@ def test_the_model_is_within_15_per_cent_of_what_two_gpus_showed() -> None:
     assert [line["median"] for line in found.lines()] == [found.error]
 
 
-def test_a_run_with_a_single_size_of_a_hop_has_no_model() -> None:
+def test_a_run_with_a_single_size_of_a_hop_has_no_model():
     run = store.read_run(RECORDING)
     few = tuple(result for result in run.results if not result.case.id.endswith("senders=1,size=64MiB]"))
     assert Scaling.of(Summary(dataclasses.replace(run, results=few)), "patterns", VIEW) == []

@@ -1,7 +1,5 @@
 """Nothing that leaves a machine identifies it: no kind of mark survives any exit, whichever text contains it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html
@@ -21,7 +19,7 @@ from gpubench import plugins
 from gpubench.base.walk import with_texts
 from gpubench.cli import _sharing as sharing
 from gpubench.cli import doctor
-from gpubench.model import DataFile, NamedLink, Remark, Run, Settings, SuiteInfo, UnavailablePart, View, store
+from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, UnavailablePart, View, store
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet
 from gpubench.tools import health
 from gpubench.tools.monitor import live
@@ -46,7 +44,7 @@ def facts(host, texts=TEXTS):
     )
 
 
-def marked_run(host=HOST, texts=TEXTS) -> Run:
+def marked_run(host=HOST, texts=TEXTS):
     """Return a run with each of these texts in every field that its code does not choose."""
     numbered = tuple(enumerate(texts))
     results = [

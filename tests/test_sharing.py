@@ -1,7 +1,5 @@
 """The commands that prepare files for sharing, as a user calls them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import _make as make

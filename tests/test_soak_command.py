@@ -1,7 +1,5 @@
 """`gpubench soak`: passes until the time is over, the ledger, exit statuses, and soaks that end early."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Soaking: one wrong bit in a product, in memory or in a copy is found at once and named."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

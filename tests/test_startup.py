@@ -1,14 +1,10 @@
 """Start-up is a feature: what is imported before the first line is printed, and that every word is documented."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ print("MODULES", *{{name.partition(".")[0] for name in sys.modules}})
 """
 
 
-def modules_after(option: str) -> set[str]:
+def modules_after(option):
     """Return the top-level modules that are imported once `gpubench OPTION` has answered."""
     program = PROGRAM.format(option=option)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -47,10 +43,10 @@ def test_help_and_version_import_nothing_heavy():
     assert set() == modules_after("--version") & {"typer", "pydantic", "rich", *HEAVY}
 
 
-def fastest(*name: str, times: int = 10) -> float:
+def fastest(*name, times=10):
     """Return seconds of the fastest of several starts of Python: the one that was disturbed least."""
 
-    def once() -> float:
+    def once():
         started = time.perf_counter()
         subprocess.run([sys.executable, *name], stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - started
@@ -65,7 +61,7 @@ def test_the_command_starts_within_a_multiple_of_an_empty_python(option, limit):
     assert fastest("-c", command, option) <= limit * fastest("-c", "pass")
 
 
-def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
+def commands(command, path="gpubench"):
     """Yield every command under this one with the words that call it."""
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
@@ -73,8 +69,7 @@ def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def command_line() -> list[tuple[str, Any]]:
-    """Return every command of gpubench with its path."""
+def command_line():
     import typer
 
     from gpubench.cli import app

@@ -1,7 +1,5 @@
 """The statistics, compared with scipy and with simulations of a fixed seed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -56,7 +54,7 @@ def test_the_interval_of_up_to_eight_samples_is_their_whole_range(count):
     assert stats.median_interval(values) == stats.Interval(1.0, (count + 1) / 2, float(count))
 
 
-def by_turns(count: int) -> list[float]:
+def by_turns(count):
     """Return 1 … count, low and high values alternating, so that neighbours lie on different sides of the median."""
     low, high = range(1, count // 2 + 1), range(count, count // 2, -1)
     return [float(value) for pair in itertools.zip_longest(high, low) for value in pair if value is not None]

@@ -1,7 +1,5 @@
 """The run file as a specification: its content, its durability, and resuming."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -50,7 +50,6 @@ def greeting(bench):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Yield a folder with a suite, and what it imports."""
     place = tmp_path / "my program"  # a name that no package can have
     place.mkdir()
     (place / "mine.py").write_text(SUITE)
@@ -98,7 +97,6 @@ def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
 
 @pytest.fixture
 def suite_folder(folder):
-    """Return a suite that is a folder: its file became `__init__.py`."""
     place = folder / "ours"
     place.mkdir()
     (place / "__init__.py").write_text(SUITE.replace("from helper", "from .helper"))

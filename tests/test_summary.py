@@ -1,7 +1,5 @@
 """The summary of a run: rates, headlines, peaks and counts, derived from raw samples."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

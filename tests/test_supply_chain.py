@@ -22,7 +22,6 @@ SBOM = [sys.executable, ROOT / "ci" / "_sbom.py"]
 
 
 def pinned(extra):
-    """Return each package that a lock names: (name, version) → its hashes."""
     text = (ROOT / "locks" / f"{extra}.lock").read_text().replace("\\\n", " ")
     packages = {}
     for line in text.splitlines():

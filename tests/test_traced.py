@@ -83,7 +83,6 @@ def test_records_of_unknown_kinds_and_other_sizes_are_told_apart():
 
 
 def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):
-    """Write the files of a trace; rows are start and end in ns, kind, name or copy kind, and bytes."""
     events = np.zeros(len(rows), EVENT)
     for event, (start, end, kind, name_id, size) in zip(events, rows, strict=True):
         event["start"], event["end"], event["kind"], event["bytes"] = start, end, kind, size

@@ -1,7 +1,5 @@
 """What gate, compare and history say on every terminal: the verdict first, figures whole, names folded at commas."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

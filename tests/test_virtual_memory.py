@@ -35,7 +35,6 @@ def _memory_of_the_host(monkeypatch):
 
 
 def host_bench(name="case", **params):
-    """Return a bench on the host for the case `name` with these parameters."""
     device = BACKEND.devices()[0]
     target = Target(Facts((device,)), device, "smoke")
     case = Case("virtual", name, tuple(params.items()))
