@@ -82,7 +82,6 @@ def _first_gpu():
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Return the first GPU, open in this process."""
     return _first_gpu()
 
 

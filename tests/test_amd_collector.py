@@ -34,7 +34,6 @@ def files(root):
 
 
 def read(root, kind="mi300x", index=0):
-    """Return all counters of a GPU below `root`."""
     device = gpu(kind, index)
     source = files(root).open([device])
     try:

@@ -24,7 +24,6 @@ def rocm_in(root, name="rocm", version="7.0.1", lacks=(), thrust=True, hipcc=Tru
 
 
 def machine(tmp_path, **rocms):
-    """Return a sound machine: two MI300X with a complete ROCm."""
     root = fake.build(tmp_path, "mi300x")
     rocm_in(root, **rocms)
     return root
@@ -36,7 +35,6 @@ def findings_on(root, environment=None, wheels=WHEEL, may_open=lambda path: True
 
 
 def remedy_of_only(findings, *texts):
-    """Return the remedy of the only finding, whose reason must contain these texts."""
     ((reason, mend),) = findings.items()
     assert all(word in reason for word in texts), reason
     return mend

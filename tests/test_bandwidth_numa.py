@@ -18,7 +18,6 @@ PAGE = mmap.PAGESIZE
 
 
 def pci_tree(root, *devices, node="0"):
-    """Return a /sys/bus/pci/devices with links to devices, each given by the path of its bridges."""
     bus = root / "bus/pci/devices"
     bus.mkdir(parents=True)
     for path in devices:
@@ -89,13 +88,8 @@ def test_where_the_call_is_refused_the_nodes_are_read_from_the_table_of_the_proc
     asked = NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes)
     monkeypatch.setattr(NUMA, "_call_system", lambda *_: 1)  # EPERM
     assert NUMA.placement(memory.pages.ctypes.data, memory.pages.nbytes) == asked == {0: 8}
-
-
-def test_a_line_of_that_table_is_found_by_any_address_inside_it():
     text = "7f10 default file=/lib/x.so N9=1\n7f20 bind:1 anon=6 dirty=6 N0=2 N1=4 kernelpagesize_kB=4\n7f90 default\n"
-    assert NUMA.mapped_nodes(text, 0x7F34) == {0: 2, 1: 4}
-    assert NUMA.mapped_nodes(text, 0x7F95) == {}
-    assert NUMA.mapped_nodes(text, 0x10) == {}
+    assert [NUMA.mapped_nodes(text, at) for at in (0x7F34, 0x7F95, 0x10)] == [{0: 2, 1: 4}, {}, {}]
 
 
 def test_a_second_node_that_is_missing_is_a_skip_that_names_it():
@@ -110,9 +104,7 @@ def test_a_kernel_that_refuses_to_bind_memory_is_a_skip_with_the_remedy(monkeypa
     monkeypatch.setattr(NUMA.platform, "machine", lambda: "riscv64")
     with pytest.raises(Skip, match="supported on x86_64 and aarch64, not on riscv64"):
         NUMA.bind(0, PAGE, 0)
-
-
-def test_a_node_that_the_machine_does_not_have_cannot_be_bound_to():
+    monkeypatch.undo()
     memory = NUMA.NodeMemory(PAGE, 0, (0,))
     with pytest.raises(Skip, match="Invalid argument"):
         NUMA.bind(memory.pages.ctypes.data, PAGE, 1000)
@@ -149,7 +141,6 @@ def test_a_rank_of_all_gpus_counts_its_own_copy_and_the_sum_of_all():
 
 
 def points(tier, nodes):
-    """Return the nodes in the cases of an H200 whose host has these `nodes`, as "0-1"."""
     facts = Facts((H200,), host=(("numa", nodes),))
     cases = [case for case in SUITE.cases(Target(facts, H200, tier)) if case.name == "host_link"]
     return {str(case.param("node")) for case in cases}

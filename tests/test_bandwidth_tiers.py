@@ -66,8 +66,6 @@ def test_a_share_that_exceeds_shared_memory_is_skipped_with_its_size():
 
 
 class Attribute:
-    """A driver whose carve-out has `most` bytes; `refused` is what it says when a limit is set."""
-
     def __init__(self, most, refused=""):
         self.most, self.refused, self.calls = most, refused, []  # type: ignore[var-annotated]
         self.bindings = self

@@ -99,13 +99,11 @@ def counter(name, unit="%", kind="window"):
 
 
 def timed_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
-    """Return a case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
     timing = make.timing(*[seconds] * count, moved=moved, limit="dram", warmup_s=0.1, calls=calls)
     return make.result(timing, window=(10.0, 11.0), **more)
 
 
 def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
-    """Return the counters of the result from samples at the times `at`, a column for each counter."""
     counters = tuple(counter(name, kind=(kinds or {}).get(name, "window")) for name in columns)
     run = run_of(result, columns, at, counters)
     return case_counters(Summary(run), run.results[0])

@@ -21,7 +21,6 @@ MOST_MIB = 64  # memory that a message may cost the parent: four times the limit
 
 @pytest.fixture
 def parent_and_child():
-    """Yield the parent's end, and the raw socket of a child that sends what it likes."""
     ours, child_end = socket.socketpair()
     parent = ToChild(ours.detach(), (RankResult, OfferedValue, Phase))
     with child_end:

@@ -242,7 +242,6 @@ def test_the_json_has_every_finding_with_numbers_in_si(two_runs_compared):
 
 @pytest.fixture
 def files(tmp_path):
-    """Write two run files of one machine called gpu17, the second slower."""
     facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
     return [
         write(tmp_path / name, *replicated("triad", seconds), manifest=make.manifest(facts=facts))

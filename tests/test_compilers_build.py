@@ -47,8 +47,6 @@ def report(before=0, written=0):
 
 @pytest.fixture
 def provider(tmp_path, monkeypatch):
-    """Put a provider of that source in the place of numba's, in every interpreter that is started from now on."""
-
     def put(source):
         (tmp_path / "put_provider.py").write_text(textwrap.dedent(source))
         (tmp_path / "sitecustomize.py").write_text(

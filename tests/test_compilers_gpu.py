@@ -32,7 +32,6 @@ FUSED = ("nvrtc", "triton", "cutile", "inductor", "numba-cuda", "tvm")  # one ke
 
 @pytest.fixture(scope="module")
 def gpu():
-    """The first GPU, open in this process."""
     device = facts().devices[0]
     return plugins.load("backends", device.backend).open(device)
 

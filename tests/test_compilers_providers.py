@@ -149,8 +149,6 @@ def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(
 
 
 class NumbaCuda:
-    """numba.cuda, whose compiler raises `error` for kernels with names in `broken`, or for every kernel."""
-
     def __init__(self, error, broken=()):
         self.error, self.broken, self.launched = error, broken, []
 
@@ -332,8 +330,6 @@ def test_a_library_with_a_stream_of_its_own_is_timed_in_batches_that_it_has_work
 
 
 class TestShapes:
-    """Lengths that change."""
-
     def test_lengths_are_distinct_and_the_same_for_every_provider_of_a_run(self):
         found = BUILD.lengths_of(7, "softmax")
         assert len(set(found)) == 16
@@ -499,8 +495,6 @@ def test_a_kernel_of_triton_tells_its_resources_and_its_instructions_where_they_
 
 
 class KernelOfKnownResources:
-    """A kernel whose resources are known for a block of `threads` and some dynamic shared memory."""
-
     def __init__(self, threads, shared_bytes=0):
         self.block = threads, shared_bytes
 

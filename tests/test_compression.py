@@ -46,7 +46,6 @@ def corpora(suite):
 
 @pytest.fixture
 def gpu(host, monkeypatch):
-    """Return a GPU and an nvCOMP in host memory."""
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     return device_of.GpuInHostMemory(host, GPU)
 
@@ -389,7 +388,6 @@ def test_a_file_that_shrank_since_planning_is_a_file_error(suite, host, tmp_path
 
 
 def bounded(file, most):
-    """Return at most `most` bytes from all over the file."""
     return next(suite_module("compression", "_corpora").pieces(file, most, is_whole=False))
 
 

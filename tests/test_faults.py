@@ -18,7 +18,6 @@ SLEEPER = "300.321"  # this argument marks the processes that the attacks start
 
 @pytest.fixture
 def attacks(monkeypatch, tmp_path):
-    """Make the plugin of faults available; a message that is executed leaves a mark in a file."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_FAULTS_MARK", str(tmp_path / "executed"))
     monkeypatch.syspath_prepend(PLUGIN)
@@ -106,8 +105,6 @@ def test_a_phase_that_never_ends_is_ended_at_its_own_time_limit(attacks):
 
 
 class FaultClock:
-    """A monotonic clock whose time a test sets."""
-
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr(running.time, "monotonic", lambda: self.now)

@@ -22,7 +22,6 @@ SUITE = plugins.load("suites", "gemm")
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Return the first GPU, open in this process."""
     device = inventory.facts().devices[0]
     if device.arch != "sm_90":
         pytest.skip("written for an NVIDIA GPU of sm_90")

@@ -41,7 +41,6 @@ def facts():
 
 @pytest.fixture(scope="module")
 def gpu(facts):
-    """Return the first GPU, open in this process."""
     device = facts.devices[0]
     return plugins.load("backends", device.backend).open(device)
 

@@ -323,7 +323,6 @@ def test_a_driver_that_does_not_start_is_reported_with_its_own_message(nvml):
 
 @pytest.fixture
 def planned(nvml, monkeypatch):
-    """Return a plan of one case of the suite `faults` on the card."""
     monkeypatch.syspath_prepend(str(HERE / "plugin"))
     settings = Settings(suites=("faults",), devices=("card:0",), tier="smoke", filters=("faults/good",))
     return plan.make(Facts((CARD, HOST)), settings)

@@ -31,7 +31,6 @@ def day(number):
 
 
 def run_file(folder, number, *seconds, of=CASE, **fields):
-    """Return a run file of one case: a replicate for each of `seconds`, of 1 GB moved."""
     results = [
         make.result(make.timing(value, value, moved=1e9), of=of, replicate=replicate)
         for replicate, value in enumerate(seconds or (1e-3,))

@@ -23,7 +23,6 @@ MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, o
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
-    """Return a decode chain of a small model on a GPU on paper; `memory` limits its memory."""
     paper = bench(SUITE, vendor, **memory)
     weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
     return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)

@@ -35,7 +35,6 @@ SHAPES = [
 
 
 def attention(gpu, shape=SMALL, order="ordered"):
-    """Return decode attention on the GPU over a cache whose pages are in `order`."""
     target = Target(inventory.facts(), gpu.device)
     case = Case("inference", "decode_attention", (("batch", shape.batch), ("context", shape.context)))
     return DecodeAttention(Bench(gpu, case, target, SUITE.package, 1), shape, order)

@@ -20,7 +20,6 @@ MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 
 
 def bench(gpu, *params):
-    """Return a bench on a device whose unused memory is free, as a worker's is before each case."""
     gpu.xp.get_default_memory_pool().free_all_blocks()
     return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
 

@@ -78,7 +78,6 @@ def test_with_fewer_than_two_comparable_figures_there_is_no_table(results):
 
 
 def latencies(count, name="self", slow=0.0, rank=0):
-    """Return `count` rounds of 1 µs, of which one in a thousand is slow."""
     values = [slow if slow and place % 1000 == 999 else 1e-6 for place in range(count)]
     return make.timing(*values, name=name, items=1, rank=rank)
 

@@ -281,7 +281,6 @@ def test_the_stopping_rule_states_its_reason(values, elapsed, verdict):
 
 
 def lasting(seconds, effort):
-    """Return the total time of all samples of a stage with this effort, and its series."""
     device = clockwork()
     timed = dataclasses.replace(stage(device, seconds=seconds), effort=effort)
     series = measured(device, Task.of(timed, check=passing), POLICIES["quick"])["hot"]
@@ -584,8 +583,6 @@ def test_a_case_that_replaces_clock_functions_does_not_spoil_the_engine(monkeypa
 
 
 class LabelWatch:
-    """A watch that reads no clock and gives every sample these labels."""
-
     def __init__(self, *labels):
         self.labels = labels
 
@@ -597,8 +594,6 @@ class LabelWatch:
 
 
 class ClockWatch:
-    """Reads these clocks, one after each batch; the batches of one clock are disturbed."""
-
     def __init__(self, *clocks_hz, disturbed_hz=None):
         self.clocks_hz = itertools.cycle(clocks_hz)
         self.disturbed_hz = disturbed_hz

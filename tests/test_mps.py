@@ -33,7 +33,6 @@ def no_daemon(monkeypatch):
 
 
 def install_fake_mps(tmp_path, monkeypatch, start="", quits=QUIT):
-    """Put a fake control program of MPS onto the path; `start` and `quits` are its code for both commands."""
     program = tmp_path / "nvidia-cuda-mps-control"
     program.write_text(CONTROL.format(python=sys.executable, start=start, quit=quits))
     program.chmod(0o755)

@@ -207,7 +207,6 @@ def test_a_node_that_reaches_another_program_ends_with_one_line(sent, message):
 
 
 def hello_frame(greeting):
-    """Return the frame with which node 1 proves to node 0 that it has the secret, after the frame `greeting`."""
     rank, nonce = (1).to_bytes(4, "big"), bytes(32)
     content = greeting[8:24] + rank + nonce + proof(SECRET, b"join", rank, greeting[24:], nonce)
     return len(content).to_bytes(8, "big") + content
@@ -266,7 +265,6 @@ def channels():
 
 
 def first_messages(channel):
-    """Return the messages that arrive first on a channel. Raises TimeoutError after 5 s."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         if arrived := list(channel.contents()):

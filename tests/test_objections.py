@@ -15,7 +15,6 @@ COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
 
 
 def only_finding(before, after):
-    """Return the finding on the only common case at a threshold of 2 %."""
     (finding,) = judge(before, after, percent(2.0)).findings
     return finding
 
@@ -109,7 +108,6 @@ def evidence_at_clocks(seconds, hertz, limit="", counted=None, **fields):
 
 
 def same_clock(hertz, count=5):
-    """Return the same clock for every process within 0.01 %."""
     return noisy(hertz, 1e-4, count)
 
 

@@ -41,7 +41,6 @@ def shell(line, **settings):
 
 
 def main_with(change, **settings):
-    """Run `main` after a change to its module `m`."""
     program = f"import os, sys; from gpubench import __main__ as m\n{change}; sys.exit(m.main())"
     command = [sys.executable, "-P", "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=False, **settings)

@@ -28,7 +28,6 @@ HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydan
 
 
 def pytest_in(folder, *arguments):
-    """Run pytest in another folder, as a user calls it."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
@@ -38,8 +37,6 @@ def pytest_in(folder, *arguments):
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a function that writes test files by name into a new project and runs pytest there."""
-
     def run(*arguments, **sources):
         for name, source in sources.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
@@ -274,7 +271,6 @@ def clockwork(monkeypatch):
 
 
 def spending(device, seconds, moved=1e9):
-    """Return a task whose call takes `seconds`."""
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=moved), "moved"), check=dict)
 
 
@@ -417,7 +413,6 @@ class Reporter:
 
 
 def progress(isatty, verbose=0):
-    """Return the progress of the plugin on a terminal or not, and the lines that it prints."""
     reporter = Reporter(isatty)
     plugins_by_name = {"terminalreporter": reporter}
     config = SimpleNamespace(

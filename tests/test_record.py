@@ -20,7 +20,6 @@ SCHEMA_FILE = Path(record.__file__).with_name("run-1.schema.json")
 
 
 def changed(of, *replacements):
-    """Return the line of a record with each (old, new) text replaced once."""
     line = record.encode(of)
     for old, new in zip(replacements[::2], replacements[1::2], strict=True):
         assert old.encode() in line

@@ -42,7 +42,6 @@ def result(suite, name, params=(), series=(), status="ok", devices=("cuda:0",), 
 
 
 def run_of(*results, views=(), devices=(GPU,), **more):
-    """Return a run with these results on one GPU; `more` are fields of the run."""
     names = tuple(dict.fromkeys(result.case.suite for result in results))
     return Run(
         model.Manifest(
@@ -142,7 +141,6 @@ def json_of(run):
 
 
 def curves(view, points):
-    """Return a run of the case that the view shows, timed at these points."""
     results = (result("suite", *view.cases, params, [timed(seconds)]) for params, seconds in points)
     return run_of(*results, views=[view])
 

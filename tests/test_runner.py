@@ -74,7 +74,6 @@ def run(*names, deadline_s=30.0, replicates=1):
 
 
 def executed(plan, jobs, sampled=(), deadline_s=30.0, notify=lambda event: None):
-    """Run jobs of a plan while the devices `sampled` are sampled, and return the sink of results."""
     shelf = ListSink()
     with Runner(plan, SamplingProcess(sampled, 0.0), shelf, deadline_s) as runner:
         runner.run(jobs, 0.0, notify)
@@ -101,7 +100,6 @@ def failing():
 
 @pytest.fixture(scope="module")
 def ranked():
-    """Return the results of cases of two ranks by their names."""
     names = ("lost", "pair", "watched", "mourned", "declined", "uneven")
     return {result.case.name: result for result in shared_run(*names).results}
 
@@ -118,6 +116,7 @@ def test_every_outcome_has_a_cause_and_the_next_case_runs(failing):
         ("noisy", "ok", ""),
         ("good", "ok", ""),
     ]
+    assert "host.cpu.busy" in {name for chunk in failing.chunks for name, _ in chunk.columns}, "relayed meanwhile"
 
 
 def test_a_device_that_does_not_open_once_fails_a_case_and_three_times_in_a_row_ends_its_cases(faults):
@@ -229,11 +228,6 @@ def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     assert [library for library, _ in itertools.groupby(libraries[:4])] == ["one", "two"], "a block for each"
     assert len(list(itertools.groupby(libraries[4:]))) == 2, "replicates mix the order within the blocks only"
     assert len({*zip(libraries[:4], processes[:4], strict=True)}) == len(set(processes[:4])) == 2
-
-
-def test_samples_of_the_host_are_relayed_while_cases_run(failing):
-    names = {name for chunk in failing.chunks for name, _ in chunk.columns}
-    assert "host.cpu.busy" in names
 
 
 @pytest.mark.slow

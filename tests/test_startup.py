@@ -131,11 +131,9 @@ def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
         with pytest.raises(Untrustworthy, match=r"all but -?10\.0% of the whole") as caught:
             LEDGER.task_of([answer(1.0, first=0.7, second=0.3), answer(1.0, **parts)], {})
         assert caught.value.cause == "ledger"
-
-
-def test_a_process_that_never_reported_ready_gives_no_result():
     with pytest.raises(Untrustworthy):
-        LEDGER.task_of([answer(math.nan, first=1.0)], {})
+        LEDGER.task_of([answer(math.nan, first=1.0)], {})  # it never reported ready
+    assert CHILD.parts_of([("first", 1.5), ("second", 1.75)], 1.0) == {"first": 0.5, "second": 0.25}
 
 
 def test_a_disturbed_start_is_repeated_a_few_times():
@@ -171,11 +169,6 @@ def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
     assert (order.steps, order.pci, order.others) == (LEDGER._CONTEXTS, gpus[1].pci, (gpus[0].pci,))
     assert environment == {"CUDA_MODULE_LOADING": "LAZY", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
     assert task.notes["GPUs"] == "cuda:1, cuda:0"
-
-
-def test_the_parts_of_a_start_are_the_times_between_its_marks():
-    marks = [("first", 1.5), ("second", 1.75)]
-    assert CHILD.parts_of(marks, 1.0) == {"first": 0.5, "second": 0.25}
 
 
 def test_the_memory_of_a_start_excludes_that_of_the_parent_process():

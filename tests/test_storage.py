@@ -52,7 +52,6 @@ def task():
 
 @pytest.fixture
 def users_file(tmp_path):
-    """Return a file of the user on a disk, and its description as `--data` gives it."""
     path = tmp_path / "weights.bin"
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with path.open("rb") as file:
@@ -183,8 +182,6 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
 
 
 class AddressedCufileArray(np.ndarray):
-    """An array that has `data.ptr` as CuPy's arrays have."""
-
     @property
     def data(self):
         return types.SimpleNamespace(ptr=self.ctypes.data)

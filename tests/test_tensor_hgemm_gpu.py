@@ -28,7 +28,6 @@ VARIANTS = {
 
 @pytest.fixture(scope="module")
 def bench():
-    """Return a bench on the first GPU, open in this process."""
     facts = inventory.facts()
     gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     return Bench(gpu, Case("tensor", "hgemm", (("n", 512),)), Target(facts, gpu.device), SUITE.package, 1)

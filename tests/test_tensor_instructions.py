@@ -146,8 +146,6 @@ class ThreeSmDevice:
 
 @dataclasses.dataclass
 class DeviceOnlyBench:
-    """A bench that has a device and nothing else."""
-
     device: object
 
 

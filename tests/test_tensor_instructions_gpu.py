@@ -22,7 +22,6 @@ COLUMNS = {64: 0.4, 256: 0.9}  # columns of wgmma, and the minimum share of the 
 
 @pytest.fixture(scope="module")
 def bench():
-    """Return a bench on the first GPU, open in this process, in the tier full."""
     facts = inventory.facts()
     gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     return Bench(gpu, Case("tensor", "fma"), Target(facts, gpu.device, "full"), SUITE.package, 1)

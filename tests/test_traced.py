@@ -37,7 +37,6 @@ LAYOUTS = {
 
 
 def record(kind, **fields):
-    """Return the bytes of one record of CUPTI with these fields."""
     made = np.zeros(1, LAYOUTS[kind])
     for name, value in {"kind": kind, **fields}.items():
         made[name] = value

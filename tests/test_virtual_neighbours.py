@@ -205,7 +205,6 @@ class QueueingDevice:
 
 @pytest.fixture
 def device():
-    """Yield a device with a queue and end its thread."""
     opened = QueueingDevice()
     yield opened
     opened.close()
@@ -286,8 +285,6 @@ def test_contexts_that_share_an_sm_or_run_on_more_than_they_have_are_a_wrong_ans
 
 
 class SplittingDriver:
-    """A driver that splits SMs into groups of at least 8, as a call's results show."""
-
     bindings = SimpleNamespace(CUdevResourceType=SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1))
 
     def __init__(self):

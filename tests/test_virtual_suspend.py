@@ -46,7 +46,6 @@ def controller(bench):
 
 @pytest.fixture
 def signals(controller):
-    """Return a controller that suspends processes by signals."""
     return controller()
 
 

@@ -33,7 +33,6 @@ Documented = ast.Module | Described
 
 
 def code():
-    """Yield the files of the code, relative to the repository."""
     for room in ROOMS:
         yield from (path.relative_to(ROOT) for path in sorted((ROOT / room).rglob("*.py")))
 
