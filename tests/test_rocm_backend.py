@@ -97,7 +97,7 @@ def test_a_part_of_a_card_and_an_apu_have_the_figures_that_are_theirs():
     device = device_of(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
     assert device.cache_bytes == 256 * 2**20  # a ring that is larger than needed flushes the cache, too
-    assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
+    assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163.4e12 / 8
     device = device_of(MI300A)
     assert hardware.peak(device, "link.h2d") is None  # its host and its GPU share one memory: no host link
     assert hardware.per_clock(device, "float32").value == 256.0
