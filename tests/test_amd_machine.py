@@ -138,8 +138,10 @@ def test_a_sound_machine_has_no_findings(tmp_path, made, wheels):
     assert findings_on(made(tmp_path), wheels=wheels) == {}
 
 
-def test_a_wheel_without_gpu_and_rocm_is_not_said_to_have_a_gpu(tmp_path):
+def test_a_wheel_without_gpu_and_rocm_is_not_said_to_have_a_gpu_and_several_problems_are_all_reported(tmp_path):
     assert list(findings_on(tmp_path)) == ["no AMD GPU is on the PCI bus", "no ROCm is under /opt or /usr"]
+    root = machine(tmp_path, lacks=("librccl",))
+    assert len(findings_on(root, wheels={"cupy-rocm-6-0": "13.6.0"}, may_open=lambda path: False)) == 3
 
 
 @pytest.mark.parametrize(("wheel", "extra"), [("cupy-rocm-7-0", "cuda13"), ("cupy-cuda13x", "rocm7")])
@@ -147,9 +149,3 @@ def test_a_machine_with_nvidia_and_amd_gpus_is_told_which_extra_serves_the_other
     root = machine(tmp_path)
     fake._write(root / "proc/driver/nvidia/version", "NVRM version: …")
     assert f"[{extra}]" in remedy_of_only(findings_on(root, wheels={wheel: "14.2.0"}), "NVIDIA and AMD GPUs", wheel)
-
-
-def test_several_problems_are_all_reported(tmp_path):
-    root = machine(tmp_path, lacks=("librccl",))
-    findings = findings_on(root, wheels={"cupy-rocm-6-0": "13.6.0"}, may_open=lambda path: False)
-    assert len(findings) == 3

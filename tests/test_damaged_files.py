@@ -21,11 +21,6 @@ def test_a_damaged_file_is_refused_or_read_by_every_command():
     assert outcomes == {"loaded", "refused"}
 
 
-@pytest.mark.slow
-def test_three_hundred_damaged_files_are_refused_or_read_by_every_command():
-    assert damaged_files.run(300, seed=5).crashes == {}
-
-
 def test_every_kind_of_damage_changes_the_file():
     part = _damage.parts(2)[1]
     original = _damage.content(part)

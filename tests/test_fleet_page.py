@@ -127,6 +127,8 @@ def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_val
     memory = map_layers["layers"][0]
     tiles = [text for node, row in MapTiles(page).rows.items() if node.startswith("gpu") for _, text in row]
     assert [f"{value / 10:.1f}" for value in memory["values"]] == [text for text in tiles if text != "died"]
+    without_racks = rendered("html", judged(40, 2, 0)).partition('<div id="map"')[2].partition("</section>")[0]
+    assert without_racks.count("<table>") == 3, "of sixteen nodes"
     names = [layer["name"] for layer in map_layers["layers"]]
     assert names == ["memory", "compression", "latency", "compute", "ipc", "temperature", "power", "clock"]
 
@@ -141,11 +143,6 @@ def test_a_slow_link_marks_the_tiles_of_both_its_gpus():
     assert (states[Place("gpu02", ("cuda:0",))], states[Place("gpu02", pair)]) == ("ok", "suspect")
 
 
-def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
-    page = rendered("html", judged(40, 2, 0))
-    assert page.partition('<div id="map"')[2].partition("</section>")[0].count("<table>") == 3
-
-
 def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every_form():
     two = TwoPopulations(
         "memory", ("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",)
@@ -153,29 +150,28 @@ def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every
     judgement = judged()
     split = replace(judgement, groups=(replace(judgement.groups[0], populations=(two,)), *judgement.groups[1:]))
     small = judge_fleet(*fleet(2, 1))
+    gone = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
+    silent = judge_fleet(*fleet(3, 8, silent=gone))
     for form in FORMS:
         assert "pcie width 8" in rendered(form, split)
         assert "cannot be judged: 2 comparable GPUs" in rendered(form, small)
+        assert rendered(form, silent).count("it never reported") >= 3
+    assert MapTiles(rendered("html", silent)).rows["gpu02"] == [("gone", "missing")]
 
 
-def test_a_fleet_without_any_answer_is_reported_in_every_form_and_its_nodes_are_tiles():
-    silent = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
-    judgement = judge_fleet(*fleet(3, 8, silent=silent))
-    for form in FORMS:
-        assert rendered(form, judgement).count("it never reported") >= 3
-    assert MapTiles(rendered("html", judgement)).rows["gpu02"] == [("gone", "missing")]
-
-
-def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
-    judgement = judged()
-    hosts = tuple(
-        replace(standing, kind="host", place=Place(standing.place.node, ("host",)))
-        for standing in judgement.standings
-        if standing.place.devices == ("cuda:0",)
-    )
-    page = rendered("html", replace(judgement, standings=hosts, suspects=()))
-    assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 9
+def test_the_host_processors_of_a_fleet_without_gpus_are_tiles_and_not_called_gpus():
+    record, digests = fleet(6, 1)
+    hosts = []
+    for digest in digests:
+        part = replace(digest.components[0], kind="host", devices=("host",), uuids=("",), model="EPYC")
+        hosts.append(replace(digest, components=(part,)))
+    page = rendered("html", judge_fleet(record, hosts))
+    assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 7
     assert "<th scope=col>host" in page
+    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
+    assert "each tile a host" in text
+    assert "6 × NVIDIA H200 in 6 nodes" in text
+    assert "GPU" not in text.replace("Written by gpubench", "")
 
 
 def test_failed_cases_and_a_sick_device_are_reported_in_every_form_and_marked_in_the_map():
@@ -430,25 +426,6 @@ def test_an_implausibly_fast_component_is_marked_in_the_map_and_told_in_every_fo
     assert json.loads(rendered("json", judgement))["too_fast"][0]["node"] == "gpu02"
     for form in FORMS:
         assert "implausibly fast: memory 5." in rendered(form, judgement)
-
-
-def test_hosts_are_not_called_gpus():
-    record, digests = fleet(6, 1)
-    hosts = [
-        replace(
-            digest,
-            components=tuple(
-                replace(part, kind="host", devices=("host",), uuids=("",), model="EPYC")
-                for part in digest.components[:1]
-            ),
-        )
-        for digest in digests
-    ]
-    page = rendered("html", judge_fleet(record, hosts))
-    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
-    assert "each tile a host" in text
-    assert "6 × NVIDIA H200 in 6 nodes" in text
-    assert "GPU" not in text.replace("Written by gpubench", "")
 
 
 @pytest.mark.parametrize("nodes", [2, 7])

@@ -78,18 +78,15 @@ def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too
     assert has_ended(pids[0])
 
 
-def test_the_error_for_a_daemon_without_permission_quotes_its_last_line(tmp_path, monkeypatch):
+def test_a_daemon_without_permission_beside_another_or_without_its_program_is_refused(tmp_path, monkeypatch):
+    def refused(reason):
+        with pytest.raises(UsageError, match=reason):
+            sharing.private_daemon().__enter__()
+
     install_fake_mps(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
-    with pytest.raises(UsageError, match="does not start: an instance of this daemon is not allowed here"):
-        sharing.private_daemon().__enter__()
+    refused("does not start: an instance of this daemon is not allowed here")
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-
-
-def test_without_the_program_or_beside_another_daemon_it_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    install_fake_mps(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match="names another one; unset that variable"):
-        sharing.private_daemon().__enter__()
+    refused("names another one; unset that variable")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match="comes with NVIDIA's driver"):
-        sharing.private_daemon().__enter__()
+    refused("comes with NVIDIA's driver")

@@ -21,6 +21,7 @@ from gpubench.model import Case
 
 CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_suspension", "_suspension", "_suspend")
 TESTS = Path(__file__).parent
+DIED = "the controller ended: killed by SIGKILL; last line: the controller"
 
 
 @pytest.fixture
@@ -75,6 +76,8 @@ def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_foun
     child.ask(5, "damage", 77)
     with pytest.raises(WrongAnswer, match="1 words differ"):
         SUSPENSION.expect_whole(child.ask(5, "look"), 120)
+    with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
+        SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
 
 
 def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte():
@@ -83,26 +86,22 @@ def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte():
     assert SUSPEND.parts(0.6, None, 2**21) == {}
 
 
-def test_a_count_that_is_not_reached_is_a_wrong_answer():
-    with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
-        SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
-
-
-def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child, controller):
-    refusing = controller("RefusedCheckpoints")
-    with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_SUPPORTED"):
-        SUSPENSION.Suspension(refusing, child, 10.0).suspend()
+@pytest.mark.parametrize(
+    ("calls", "error", "said"),
+    [
+        ("RefusedCheckpoints", DriverCallError, "CUDA_ERROR_NOT_SUPPORTED"),
+        pytest.param("RunningCheckpoints", WrongAnswer, "RUNNING", marks=pytest.mark.slow),
+        pytest.param("DyingCheckpoints", HelperEndedError, DIED, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_that_fails_is_reported_by_its_cause_and_ends_the_child(child, controller, calls, error, said):
+    failing = controller(calls)
+    with pytest.raises(error, match=said):
+        SUSPENSION.Suspension(failing, child, 10.0).suspend()
     assert has_ended(child.pid), "it was left stopped"
-    assert refusing.uuids() == [UUID], "the controller serves the next child"
-    refusing.end()
-
-
-@pytest.mark.slow
-def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(child, controller):
-    idle = controller("RunningCheckpoints")
-    with pytest.raises(WrongAnswer, match="RUNNING"):
-        SUSPENSION.Suspension(idle, child, 10.0).suspend()
-    idle.end()
+    if error is not HelperEndedError:
+        assert failing.uuids() == [UUID], "the controller serves the next child"
+        failing.end()
 
 
 @pytest.mark.slow
@@ -116,14 +115,6 @@ def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child, cont
     assert time.monotonic() - begin < 5
     assert has_ended(child.pid)
     assert has_ended(hanging.pid)
-
-
-@pytest.mark.slow
-def test_the_death_of_the_controller_is_reported_with_its_last_line_and_ends_the_child(child, controller):
-    dying = controller("DyingCheckpoints")
-    with pytest.raises(HelperEndedError, match="the controller ended: killed by SIGKILL; last line: the controller"):
-        SUSPENSION.Suspension(dying, child, 10.0).suspend()
-    assert has_ended(child.pid)
 
 
 @pytest.mark.slow
@@ -149,6 +140,9 @@ def cuDeviceGetCount(): return (Error(0), 0)
 """
 
 
+TOO_OLD = r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"
+
+
 def with_bindings(tmp_path, monkeypatch, text):
     """Put a module `cuda.bindings.driver` with this text before the installed one."""
     package = tmp_path / "cuda" / "bindings"
@@ -159,16 +153,16 @@ def with_bindings(tmp_path, monkeypatch, text):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_missing_bindings_are_a_skip_that_says_what_to_install(bench, tmp_path, monkeypatch):
-    with_bindings(tmp_path, monkeypatch, "raise ImportError('none here')")
-    with pytest.raises(Skip, match=r"needs cuda-bindings \(none here\)"):
-        CONTROLLER.Controller(bench)
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_too_old_is_a_skip_with_its_version(bench, tmp_path, monkeypatch):
-    with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12040))
-    with pytest.raises(Skip, match=r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"):
+@pytest.mark.parametrize(
+    ("text", "need"),
+    [
+        ("raise ImportError('none here')", r"needs cuda-bindings \(none here\)"),
+        pytest.param(BINDINGS.format(version=12040), TOO_OLD, marks=pytest.mark.slow),
+    ],
+)
+def test_missing_bindings_and_a_driver_that_is_too_old_are_skips(bench, tmp_path, monkeypatch, text, need):
+    with_bindings(tmp_path, monkeypatch, text)
+    with pytest.raises(Skip, match=need):
         CONTROLLER.Controller(bench)
 
 
