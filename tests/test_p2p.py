@@ -226,7 +226,7 @@ def test_a_bulk_byte_that_did_not_arrive_is_a_wrong_answer(small_bulk, traffic):
 @pytest.fixture(scope="module")
 def recorded():
     """Return the medians of each `control` case that two H200 measured, by message and traffic."""
-    run = store.read_run(H200S.with_name("h200x2-p2p.jsonl.gz"))
+    run = store.read_run(H200S.parent / "whole/h200x2.jsonl.gz")
     results = [result for result in run.results if result.case.name == "control"]
     assert {result.status for result in results} == {"ok"}
     return {
