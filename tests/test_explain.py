@@ -14,6 +14,7 @@ import cards_table
 import pytest
 
 from gpubench.analysis.summary import Summary
+from gpubench.base import units
 from gpubench.explaining.counterfactuals import MOST_CASES, checked, chosen
 from gpubench.explaining.ladder import Ladder, NoLadder
 from gpubench.explaining.rungs import Explainer, key_ladders
@@ -208,6 +209,25 @@ def test_the_large_product_is_explained_to_five_per_cent():
     assert found.rung("clock").together == ("data",)
 
 
+def test_a_step_that_launches_early_pays_no_launches_and_a_prefill_its_kernels_between_products():
+    run = recording(H200)
+    step = ladder(run, "inference/step[model=llama-3-8b,weights=float16,batch=1,context=2048]")
+    assert "without their launch" in step.rung("weights").evidence
+    assert not step.rung("gaps")
+    assert (step.rung("weights").factor, step.unexplained) == pytest.approx((0.855, 1.0), abs=1e-3)
+    found = ladder(run, PREFILL)
+    assert (found.rung("other kernels").factor, found.unexplained) == pytest.approx((0.945, 1.013), abs=1e-3)
+    layer = 2 * 12 * 4096 + 4 * 6144 + 2 * 28672 + 2 * 14336  # two norms, the rotation, and the gate of llama-3-8b
+    assert f"move {units.round_size(2048 * 32 * layer)} at" in found.rung("other kernels").evidence
+    results = [
+        dataclasses.replace(result, notes=(*result.notes, ("attention", "another kernel")))
+        if result.case.id == PREFILL
+        else result
+        for result in run.results
+    ]
+    assert not ladder(dataclasses.replace(run, results=tuple(results)), PREFILL).rung("attention")
+
+
 def test_the_runs_own_product_of_zeros_separates_the_data_from_the_clock():
     run = recording(H200)
     product = next(result for result in run.results if result.case.id == BF16)
@@ -293,7 +313,7 @@ def test_the_peak_of_a_host_is_what_its_vector_units_reached_in_the_same_run():
         of=make.case("square", suite="gemm", dtype="float64", n=2048),
         devices=("host",),
     )
-    units = [
+    fused = [
         make.result(
             make.timing(seconds, work=Work(flops=6e9), **timed),
             of=make.case("vector_fma", suite="gemm", dtype="float64", bits=512, cores=cores),
@@ -302,10 +322,10 @@ def test_the_peak_of_a_host_is_what_its_vector_units_reached_in_the_same_run():
         for cores, seconds in ((1, 4.0), (2, 1.0))
     ]
     host = {"facts": make.facts(make.device("host", "AMD EPYC"))}
-    alone, beside = (make.run(*results, **host) for results in ((square,), (square, *units)))
+    alone, beside = (make.run(*results, **host) for results in ((square,), (square, *fused)))
     assert "measure both in one run" in ladder(alone, square.case.id).reason
     found = ladder(beside, square.case.id)
-    assert (found.whole, found.source) == (pytest.approx(0.5), units[1].case.id)
+    assert (found.whole, found.source) == (pytest.approx(0.5), fused[1].case.id)
 
 
 def test_the_page_shows_where_the_peak_of_each_key_figure_goes():
@@ -403,6 +423,19 @@ def burst_of(rate: float):
     """Return the recording with clocks that SMs counted: 1.44 GHz in the product, 1.62 GHz in a burst at this rate."""
     run = beside(recording(H200), "data", 1, 1.44e9, data="normal", dtype="bfloat16", n=8192)
     return beside(run, "burst", rate, 1.62e9, dtype="bfloat16", shape="8192x8192x8192")
+
+
+def test_the_bursts_of_an_h200_confirm_the_rungs_of_its_product():
+    run = recording("explain.jsonl.gz")
+    after, checks = checked(ladder(run, BF16), Summary(run))
+    assert [(check.rung, check.verdict) for check in checks] == [
+        *(("data", "confirmed"), ("data", "confirmed"), ("edges", "confirmed")),
+    ]
+    assert factors(after) == pytest.approx(
+        {"clock": 1.066, "counted clock": 0.912, "data": 0.806, "unit": 0.999, "blocks": 0.945, "edges": 0.985}
+        | {"stalls": 0.970, "unexplained": 1.028},
+        abs=1e-3,
+    )
 
 
 def test_the_clock_that_sms_count_is_a_rung_below_the_drivers():

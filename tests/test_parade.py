@@ -115,6 +115,7 @@ def test_the_peaks_of_a_card_have_a_source_or_are_unknown(card):
     assert all(peak.source and peak.value > 0 for peak in peaks.values())
     assert (peaks["dram"].value / 1e9 if "dram" in peaks else None) == pytest.approx(MEMORY[card])
     assert peaks or card == "vgpu"
+    assert not peaks or hardware.address_of(device)
     rates = [hardware.per_clock(device, limit) for limit in hardware.per_clock_limits(device.arch)]
     assert all(rate.source for rate in rates)
     assert bool(rates) == (card != "thor")
@@ -146,11 +147,12 @@ def test_parts_of_cards_and_shared_memories_have_their_own_peaks():
 def test_doctor_says_of_a_card_what_would_run_what_is_known_and_that_it_never_ran(call):
     said = call("doctor", "--card", "rtx-4090").stdout
     assert said.startswith("NVIDIA GeForce RTX 4090: sm_89, 128 compute units")
-    assert "dram 1.008 TB/s" in said
+    assert "dram 1008 GB/s" in said
     assert "peaks unknown: l2, shared, link.peer, " in said
     assert re.search(r"^tensor: \d+ cases planned in the quick tier$", said, re.MULTILINE)
     assert "never ran: this project has measured NVIDIA H200 and no NVIDIA GeForce RTX 4090" in said
-    assert "76 of them need a peer" in call("doctor", "--card", "orin").stdout
+    assert re.search(r"tensor\.int8 660\.6 TOP/s .*\n.*\ndata sheet: https://images\.nvidia\.com", said)
+    assert "76 of them need a peer, which it lacks" in call("doctor", "--card", "orin").stdout
     assert call("doctor", "--card", "h200-sxm").stdout.endswith("measured: this project has measured this model\n")
     for words, message in (
         (("--card", "gtx-1"), "known: a10, a100-pcie-40"),

@@ -3,9 +3,11 @@
 No AMD GPU is here. The properties are those that HIP's headers name, with the values of the data sheets.
 """
 
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
+import _grid
 import numpy as np
 import pytest
 from _modules import room_module
@@ -171,3 +173,13 @@ def test_the_resources_of_a_kernel_are_unknown_on_rocm_and_no_call_is_made_for_t
         SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)), module, "some"
     )
     assert kernel.resources(256, 2**20) is None
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_the_simulated_grid_and_the_hip_on_paper_define_nothing_twice(tmp_path):
+    both = tmp_path / "both.cpp"
+    both.write_text('#include "_grid.h"\n#include "paper_launch.h"\n')
+    folders = [f"-I{_grid.HERE}", f"-I{_grid.HERE / 'paper_hip/headers'}"]
+    words = ["-std=c++17", "-w", "-D__HIPCC_RTC__=1", "-DPAPER_HIP=1", "-DWARP=64", *folders, "-fsyntax-only"]
+    done = subprocess.run([_grid.COMPILER, *words, both], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

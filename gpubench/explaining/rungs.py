@@ -159,7 +159,7 @@ class Explainer:
             factor = min(copy.fraction / read.fraction, 1.0)
             yield Rung("kind of access", factor, copy.deviation, f"{copy.id} writes as much as it reads", "nobody")
         traffic = self.evidence.traffic(case)
-        if traffic and 1 / traffic.value >= _LEAST_TRAFFIC:
+        if traffic and 1 / traffic.value >= max(_LEAST_TRAFFIC, 1 + traffic.deviation):
             times = units.significant(1 / traffic.value, 3)
             yield Rung("traffic", traffic.value, traffic.deviation, f"{times} times the bytes ({traffic.by})", "author")
         yield from self._ways_and_size(case)

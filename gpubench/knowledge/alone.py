@@ -34,6 +34,7 @@ _INSTRUCTION = (
     "tensor/wgmma[dtype={dtype},sums=float32,columns=256,a=shared,wait=late]",
     "tensor/mma[shape=m16n8k16,dtype={dtype},sums=float64,independent=16]",
     "tensor/fma[dtype={dtype},independent=32]",
+    HOST_UNITS + "[dtype={dtype},*",
 )
 _HALF = "tensor/wgmma[dtype=float16,sums=float32,columns=256,a=shared,wait=late]"
 _DATA = tuple(f"gemm/data[data={data},dtype={{dtype}},n={{n}}]" for data in ("normal", "zeros"))

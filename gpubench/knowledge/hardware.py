@@ -40,10 +40,10 @@ def peak(device: Device, limit: str) -> Peak | None:
     return Peak(sheet.peaks[name], sheet.source_of(name))
 
 
-def document_of(device: Device) -> tuple[str, str]:
-    """Return the document of a device's data sheet and its address, empty without a sheet."""
+def address_of(device: Device) -> str:
+    """Return the address of a device's data sheet, or of a public text that quotes it; empty without a sheet."""
     sheet = _sheet_of(device)
-    return (sheet.source, sheet.address) if sheet else ("", "")
+    return sheet.address if sheet else ""
 
 
 def _sheet_of(device: Device) -> Sheet | None:

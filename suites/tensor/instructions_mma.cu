@@ -35,7 +35,6 @@ typedef double gb_double4 __attribute__((ext_vector_type(4)));
 typedef int gb_int4 __attribute__((ext_vector_type(4)));
 typedef int gb_int8 __attribute__((ext_vector_type(8)));
 typedef int gb_int16 __attribute__((ext_vector_type(16)));
-typedef _Float16 gb_half8 __attribute__((ext_vector_type(8)));
 #ifdef __gfx950__
 typedef __bf16 gb_brain8 __attribute__((ext_vector_type(8)));
 #endif
