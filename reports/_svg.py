@@ -70,7 +70,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
     """Return the axis with a tick at each of `values`, or `plain` unchanged if their labels would overlap."""
     places = sorted(set(values))
     apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
-    labels = [f"{place:.6g}" for place in places]
+    labels = [f"{place:.0f}" if float(place).is_integer() else f"{place:.6g}" for place in places]
     if not labels or (len(places) > 1 and apart < 7.0 * max(map(len, labels)) + 8):
         return plain
     return dataclasses.replace(plain, ticks=tuple(zip(places, labels, strict=True)))

@@ -142,7 +142,7 @@ ROWS = """[...document.querySelectorAll(".site tbody tr")]
 @pytest.mark.slow
 @pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here")
 def test_a_run_is_a_line_on_a_desk_and_a_card_on_a_phone(tmp_path):
-    for name in ("h200", "h200x2"):
+    for name in ("h200", "h200x2-compression"):
         path = RECORDINGS / f"whole/{name}.jsonl.gz"
         (tmp_path / "runs").mkdir(exist_ok=True)
         shutil.copy(path, tmp_path / "runs")
