@@ -278,7 +278,8 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     parts += [line(across.start, up.start, across.end, up.start, "axis")]
     for value, label in across.ticks:
         x = across.place(value)
-        parts += [line(x, up.start, x, up.start + 4, "axis"), text(x, up.start + 17, label, "middle")]
+        inside = min(x, across.end + 26 - 4.0 * len(label))  # the last label is not cut off
+        parts += [line(x, up.start, x, up.start + 4, "axis"), text(inside, up.start + 17, label, "middle")]
     parts += [text(across.end, up.start + 34, _axis_title(across_name, across.unit), "end", "name")]
     parts += [text(2.0, 12.0, _axis_title(up_name, up.unit), "start", "name")]
     return join(parts)
