@@ -134,6 +134,8 @@ def test_a_missing_edited_or_damaged_baseline_ends_with_5(call, name, text, hist
     status, out, err = call("gate", "new.jsonl", "--baseline", name)
     assert (status, out, len(err.strip().splitlines())) == (5, "", 1)
     assert text in err
+    status, _, err = call("gate", "--run", "latency", "--baseline", name, "--out", "measured.jsonl")
+    assert (status, text in err, Path("measured.jsonl").exists()) == (5, True, False), "before anything is measured"
 
 
 DISTURBED = {"status": "invalid", "cause": "discarded", "reason": "most samples were disturbed"}

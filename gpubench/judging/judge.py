@@ -317,6 +317,9 @@ def _findings_with_effects(
         effect.pair(old, new, noises.get((old.case.id, old.devices)), scatter)
         for (old, new), scatter in zip(pairs, scatters, strict=True)
     ]
+    if bounds is None:
+        are_neighbours = [(old.readings, old.ok) == (new.readings, new.ok) for old, new in pairs]
+        side_pairs = effect.with_drift_taken_out(side_pairs, are_neighbours)
     effects = effect.effects(side_pairs)
     if bounds:
         effects = between_two_sessions(pairs, effects, bounds)
