@@ -213,7 +213,7 @@ def test_the_shipped_catalogue_is_the_one_that_ci_catalogue_sh_makes_now(tmp_pat
     assert part != "." or made.keys() == shipped.keys()
     recorded = {path.name for path in RECORDINGS.rglob("*.jsonl.gz") if path.parent.name != "longer"}
     assert set(re.findall(r"· ([^<]+\.jsonl\.gz)<", shipped["index.html"])) == recorded - {"4.jsonl.gz"}
-    assert sum(map(len, shipped.values())) < 1e6
+    assert sum(map(len, shipped.values())) < 1.3e6
 
 
 def test_every_page_works_without_a_network_under_a_policy_of_hashes(built):
