@@ -291,7 +291,7 @@ def test_the_key_figures_of_a_run_have_ladders():
     ]
 
 
-@pytest.mark.parametrize("name", ["h200x2-quick", "h200-inference", "whole/h200x2-compression", "host/compilers"])
+@pytest.mark.parametrize("name", ["whole/h200x2", "h200-inference", "whole/h200x2-compression", "host/compilers"])
 def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
     summary = Summary(recording(f"{name}.jsonl.gz"))
     explainer = Explainer(summary)
