@@ -291,13 +291,13 @@ def test_the_key_figures_of_a_run_have_ladders():
     ]
 
 
-@pytest.mark.parametrize("name", ["whole/h200x2", "h200-inference", "whole/h200x2-compression", "host/compilers"])
-def test_every_case_of_a_recording_has_a_ladder_or_a_reason(name):
+@pytest.mark.parametrize("name", ["whole/h200x2", "whole/h200-five-suites", "h200-inference", "host/compilers"])
+def test_every_case_of_a_recording_has_a_ladder_whose_rungs_lose_no_more_than_the_case_or_a_reason(name):
     summary = Summary(recording(f"{name}.jsonl.gz"))
     explainer = Explainer(summary)
     for spread in summary.spreads():
         found = explainer.ladder(spread)
-        assert found.reason if isinstance(found, NoLadder) else math.isfinite(found.unexplained)
+        assert found.reason if isinstance(found, NoLadder) else found.unexplained < 1.3, spread.case.id
 
 
 def test_an_imported_figure_cannot_be_explained_and_the_reason_says_why(call, tmp_path):

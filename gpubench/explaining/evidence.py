@@ -347,11 +347,10 @@ def tiles(case: Measured) -> tuple[float, float] | None:
     tile, shape = _TILE.search(case.notes.get("algorithm", "")), _SHAPE.search(case.notes.get("shape", ""))
     if not (tile and shape and case.device.units) or int(tile[3]) > 1:
         return None
-    rows, columns = int(shape[1]), int(shape[2])
-    high, wide = (int(tile[2]), int(tile[1])) if rows < columns else (int(tile[1]), int(tile[2]))
-    across, down = math.ceil(rows / high), math.ceil(columns / wide)
-    tiles_a_unit = across * down / case.device.units
-    return tiles_a_unit / math.ceil(tiles_a_unit), rows / high / across * (columns / wide / down)
+    high, wide = int(shape[1]) / int(tile[2]), int(shape[2]) / int(tile[1])  # the library's order is by columns
+    down, across = math.ceil(high), math.ceil(wide)
+    tiles_a_unit = int(case.params.get("batch", 1)) * down * across / case.device.units
+    return tiles_a_unit / math.ceil(tiles_a_unit), high / down * (wide / across)
 
 
 def _host_share(case: Measured) -> float:

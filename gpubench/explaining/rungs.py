@@ -19,6 +19,7 @@ from gpubench.model import Measure
 
 _LEAST_TRAFFIC = 1.05  # bytes seen over bytes counted from which the difference is no error of the counter's window
 _FULL = 0.98  # the share of a unit's operations per clock from which it is never idle
+_NEAR = 0.9  # the share of a case's rate below which another large copy goes a slower way
 _LEAST_LOSS = 0.002  # a sibling that is better by less is the same
 
 
@@ -110,7 +111,8 @@ class Explainer:
             headers = self.evidence.link_headers(case)
             if headers:
                 yield Rung("headers", headers.value, headers.deviation, headers.by, "nobody")
-            if link := self.evidence.best(alone.LINKS, case):
+            link = self.evidence.best(alone.LINKS, case)
+            if link and link.fraction > _NEAR * case.fraction:
                 factor = link.fraction / (headers.value if headers else 1.0)
                 together = () if headers else ("headers",)
                 yield Rung("unit", factor, link.deviation, f"{link.id}, a large plain copy", "nobody", together)
