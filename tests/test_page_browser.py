@@ -92,7 +92,6 @@ def test_a_page_has_at_most_twelve_screens_and_a_megabyte_before_anything_is_ope
 
 
 def contrasts(browser):
-    """Return the contrast of each kind of text with its background, as WCAG 2 computes it."""
     return browser.ask("""(() => {
         const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
         const light = (colour) => numbers(colour).slice(0, 3).map((c) => (c /= 255) <= 0.03928 ? c / 12.92

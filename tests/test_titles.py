@@ -1,10 +1,7 @@
 """Texts for users: summaries that fit a line, titles that name the quantity on the axis, plain messages."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.curves import view_points
 from gpubench.measuring.plan import load_suite
-from gpubench.model import Run, View, store
+from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SUITES = plugins.names("suites")
@@ -39,14 +36,13 @@ UNITS = {  # the unit of a figure, by the quantity that its title names first
 }
 
 
-def quantity(title: str) -> str:
+def quantity(title):
     """Return the first word of a title that names a quantity, or an empty text."""
     terms = title.lower().replace(":", " ").replace(",", " ").split()
     return next((word for word in terms if word in UNITS), "")
 
 
-def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
-    """Yield the unit of every point that a view of the run draws."""
+def drawn_units(run):
     summary = Summary(run)
     for info in run.manifest.suites:
         for view in info.views if info.name in SUITES else ():
@@ -80,7 +76,7 @@ def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     assert {(title, unit) for title, unit in units if unit not in UNITS[quantity(title)]} == set()
 
 
-def messages(source: str) -> Iterator[str]:
+def messages(source):
     """Yield the texts of a module that have a space and are no docstring."""
     tree = ast.parse(source)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

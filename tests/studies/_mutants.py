@@ -1,7 +1,5 @@
 """Faulty calls for the study `mutations`: work that is left out, on repeats or always, and results that are wrong."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import threading
@@ -21,15 +19,13 @@ _CHUNKS = 64
 _OVERWRITTEN = -1
 
 
-def _faulty_from(
-    first: int, faulty: Callable[[Function, tuple[Any, ...]], Any], last: int = 10**9
-) -> Callable[[Function], Function]:
+def _faulty_from(first, faulty, last=10**9):
     """Return a mutant whose calls `first` to before `last` are faulty; each thread counts its calls from 0."""
 
-    def mutant(original: Function) -> Function:
+    def mutant(original):
         numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             number = next(numbers[threading.get_ident()])  # ranks are threads
             if first <= number < last:
                 return faulty(lambda *a: original(*a, **kwargs), args)
@@ -40,51 +36,51 @@ def _faulty_from(
     return mutant
 
 
-def _idle(_original: Function, _args: tuple[Any, ...]) -> None:
+def _idle(_original, _args):
     """Do nothing."""
 
 
-def always(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
+def always(faulty):
     """Return a mutant whose every call is faulty."""
     return _faulty_from(0, faulty)
 
 
-def on_repeats(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
+def on_repeats(faulty):
     """Return a mutant that is faulty from the fourth call on."""
     return _faulty_from(3, faulty)
 
 
-def in_mid_run(faulty: Callable[[Function, tuple[Any, ...]], Any]) -> Callable[[Function], Function]:
+def in_mid_run(faulty):
     """Return a mutant that is faulty from the thirteenth call on."""
     return _faulty_from(12, faulty, 10**6)
 
 
-def every_second(original: Function) -> Function:
+def every_second(original):
     """Return a mutant whose every second call does nothing."""
     numbers = itertools.count()
     return lambda *args, **kwargs: None if next(numbers) % 2 else original(*args, **kwargs)
 
 
-def half_count(place: int) -> Callable[[Function, tuple[Any, ...]], Any]:
+def half_count(place):
     """Return a fault: the count in that argument is halved."""
 
-    def faulty(original: Function, args: tuple[Any, ...]) -> Any:
+    def faulty(original, args):
         halved = type(args[place])(int(args[place]) // 2)
         return original(*args[:place], halved, *args[place + 1 :])
 
     return faulty
 
 
-def half_rows(original: Function, args: tuple[Any, ...]) -> Any:
+def half_rows(original, args):
     """Work on the first half of the first array's rows, and of the last array's."""
     array, *middle, parts = args
     return original(array[: len(array) // 2], *middle, parts[: len(parts) // 2])
 
 
-def then(spoil: Callable[[tuple[Any, ...]], object]) -> Callable[[Function, tuple[Any, ...]], Any]:
+def then(spoil):
     """Return a fault: the work is done right, and then `spoil` damages its arguments."""
 
-    def faulty(original: Function, args: tuple[Any, ...]) -> Any:
+    def faulty(original, args):
         result = original(*args)
         spoil(args)
         return result
@@ -92,10 +88,10 @@ def then(spoil: Callable[[tuple[Any, ...]], object]) -> Callable[[Function, tupl
     return faulty
 
 
-def _change_element(place: int, index: int) -> Callable[[tuple[Any, ...]], None]:
+def _change_element(place, index):
     """Return a fault that changes one element, at `index`, of the array in argument `place`."""
 
-    def spoil(args: tuple[Any, ...]) -> None:
+    def spoil(args):
         array = args[place].reshape(-1)
         array[index] = array[index] * 2 + 1
 
@@ -115,7 +111,7 @@ class HostMutation:
     mutant: Callable[[Function], Function]
     world: int = 1
 
-    def place(self) -> tuple[Any, str]:
+    def place(self):
         """Return the object, or the dictionary, that holds the function."""
         owner: Any = importlib.import_module(f"gpubench.suites.{self.module}")
         for part in filter(None, self.holder.split(".")):
@@ -123,58 +119,58 @@ class HostMutation:
         return owner, self.function
 
 
-def _stream(case: str, kernel: str, name: str, mutant: Callable[[Function], Function]) -> HostMutation:
+def _stream(case, kernel, name, mutant):
     """Return a mutation of a kernel of the suite bandwidth."""
     return HostMutation("bandwidth", case, name, "_host", "KERNELS", kernel, mutant)
 
 
-def _blas(case: str, name: str, mutant: Callable[[Function], Function]) -> HostMutation:
+def _blas(case, name, mutant):
     """Return a mutation of the matrix product of the suite gemm."""
 
-    def of_out(original: Function) -> Function:
+    def of_out(original):
         mutated = mutant(lambda a, b, out: original(a, b, out=out))
         return lambda a, b, out: mutated(a, b, out)
 
     return HostMutation("gemm", case, name, "gemm._host", "np", "matmul", of_out)
 
 
-def _trip(name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
+def _trip(name, method, mutant):
     """Return a mutation of a round trip of the suite compression."""
     return HostMutation("compression", "roundtrip", name, "compression._roundtrip", "HostRoundTrip", method, mutant)
 
 
-def _collective(case: str, name: str, method: str, mutant: Callable[[Function], Function]) -> HostMutation:
+def _collective(case, name, method, mutant):
     """Return a mutation of a collective of two ranks."""
     return HostMutation("collectives", case, name, "collectives._cases", "HostRank", method, mutant, 2)
 
 
-def _one_copy_only(original: Function) -> Function:
+def _one_copy_only(original):
     """Multiply by the first matrix only; a call with one of its copies does nothing."""
     addresses: list[int] = []
 
-    def call(a: Any, b: Any, out: Any) -> Any:
+    def call(a, b, out):
         addresses.append(a.ctypes.data)
         return original(a, b, out=out) if a.ctypes.data == addresses[0] else None
 
     return call
 
 
-def _unless_overwritten(original: Function) -> Function:
+def _unless_overwritten(original):
     """Multiply only where the output was overwritten with NaN."""
     return lambda a, b, out: original(a, b, out=out) if np.isnan(out.reshape(-1)[-1]) else None
 
 
-def _half_product(original: Function, args: tuple[Any, ...]) -> Any:
+def _half_product(original, args):
     a, b, out = args
     return original(a[: len(a) // 2], b, out[: len(a) // 2])
 
 
-def _half_sum(original: Function, args: tuple[Any, ...]) -> Any:
+def _half_sum(original, args):
     a, b, out = args
     return original(a[..., : a.shape[-1] // 2], b[: len(b) // 2], out)
 
 
-def _half_chunks(original: Function, args: tuple[Any, ...]) -> Any:
+def _half_chunks(original, args):
     """Restore the first half of the chunks; what the others were stays."""
     (trip,) = args
     before, compressed = trip.restored, trip.compressed
@@ -183,13 +179,13 @@ def _half_chunks(original: Function, args: tuple[Any, ...]) -> Any:
     trip.compressed = compressed
 
 
-def earlier_answer(place: int) -> Callable[[Function], Function]:
+def earlier_answer(place):
     """Return a mutant that leaves its first answer, in the array of that argument, instead of working again."""
 
-    def mutant(original: Function) -> Function:
+    def mutant(original):
         kept: list[Any] = []
 
-        def call(*args: Any) -> None:
+        def call(*args):
             if not kept:
                 original(*args)
                 kept.append(args[place].copy())
@@ -200,31 +196,31 @@ def earlier_answer(place: int) -> Callable[[Function], Function]:
     return mutant
 
 
-def _earlier_words(original: Function) -> Function:
+def _earlier_words(original):
     """Meet the other ranks, but leave the words of the first call."""
 
-    def call(rank: Any) -> None:
+    def call(rank):
         original(rank)
         rank.received[:] = vars(rank).setdefault("kept", rank.received.copy())
 
     return call
 
 
-def _earlier_chunks(original: Function) -> Function:
+def _earlier_chunks(original):
     """Restore the chunks of the first call."""
 
-    def call(trip: Any) -> None:
+    def call(trip):
         original(trip)
         trip.restored = vars(trip).setdefault("kept", trip.restored)
 
     return call
 
 
-def _answers_by_passes(original: Function) -> Function:
+def _answers_by_passes(original):
     """Leave the right answer without passing over the data, once it is known for that number of passes."""
     kept: dict[int, Any] = {}
 
-    def call(rows: Any, passes: int, parts: Any) -> None:
+    def call(rows, passes, parts):
         if passes not in kept:
             original(rows, passes, parts)
             kept[passes] = parts.copy()
@@ -233,13 +229,13 @@ def _answers_by_passes(original: Function) -> Function:
     return call
 
 
-def _without_barrier(original: Function, args: tuple[Any, ...]) -> None:
+def _without_barrier(original, args):
     """Count a step without waiting for the other ranks."""
     del original
     args[0]._steps += 1
 
 
-def _only_own(original: Function, args: tuple[Any, ...]) -> None:
+def _only_own(original, args):
     """Meet the other ranks, but receive only half of the words."""
     (rank,) = args
     before = rank.received.copy()
@@ -338,18 +334,18 @@ HOST_MUTATIONS = (
 class ClockworkOutputs:
     """Outputs of a call of arithmetic time: chunks that the call writes and the check compares."""
 
-    def __init__(self, device: Any, fault: str) -> None:
+    def __init__(self, device, fault):
         self._device = device
         self._fault = fault
         self.chunks = np.full(_CHUNKS, _OVERWRITTEN)
         self._numbers = itertools.count()
         self._first = 0
 
-    def redraw(self) -> None:
+    def redraw(self):
         """Put the other one of two inputs in place."""
         self._first = 1000 - self._first
 
-    def call(self, copy: int = 0, passes: int = 1) -> None:
+    def call(self, copy=0, passes=1):
         """Write the chunks, as far as the fault lets it, in a number of passes."""
         number = next(self._numbers)
         written, seconds = CLOCKWORK_FAULTS[self._fault](number, copy, self.chunks)
@@ -359,7 +355,7 @@ class ClockworkOutputs:
             self.chunks[_CHUNKS - 1] = 0
         self._device.spend(seconds * (1 if self._fault == "the last pass of many alone" else passes))
 
-    def check(self) -> None:
+    def check(self):
         """Compare every chunk."""
         wrong = int(np.count_nonzero(self.chunks != self._first + np.arange(_CHUNKS)))
         expect(wrong == 0, f"{wrong} of {_CHUNKS} chunks are wrong")
@@ -371,7 +367,7 @@ _LONG_AGO = 5  # after this number of calls a call counts as a repeat
 _MIDDLE = range(40, 100)
 
 
-def _written_if(condition: bool, chunks: range = _NONE, share: float = 0.01) -> tuple[list[int], float]:
+def _written_if(condition, chunks=_NONE, share=0.01):
     """Return the chunks that are written and the seconds: all, or where the condition holds only some."""
     return (list(chunks), share * _SECONDS) if condition else (list(_ALL), _SECONDS)
 
@@ -404,7 +400,7 @@ CLOCKWORK_FAULTS: dict[str, Callable[[int, int, Any], tuple[list[int], float]]] 
 }
 
 
-def clockwork_task(device: Any, fault: str) -> Task:
+def clockwork_task(device, fault):
     """Return a task of one stage with that fault."""
     outputs = ClockworkOutputs(device, fault)
     copies = tuple((lambda copy=copy: outputs.call(copy)) for copy in range(4)) if fault.startswith("rotation") else ()
