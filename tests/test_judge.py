@@ -235,6 +235,7 @@ def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict(
 def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
     skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
     assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
+    assert judge(skipped, skipped, percent(2)).new == judge(evidence(*noisy()), skipped, percent(2)).new == ()
     finding = only_finding(evidence(*noisy()), skipped)
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
 

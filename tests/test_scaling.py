@@ -104,7 +104,7 @@ def peer_rate(name):
 
 
 def test_the_model_is_within_15_per_cent_of_published_results_of_eight_gpus():
-    """The hop is that of two H200 on 2026-11-23, when it varied little; its rate scales with NVLink's on the data sheet.
+    """The hop is that of two H200 on 2026-11-23, which varied little; its rate scales with NVLink's on data sheets.
 
     NCCL's rings are assumed. Below a megabyte its protocols are several times faster than the model's steps."""
     measured, large, small = Hop(13.09e-6, 389.6e9), [], []
