@@ -18,7 +18,7 @@ from gpubench.knowledge.data_sheets import data_sheets
 from gpubench.model import Device, View, store
 
 HOP = Hop(2e-6, 400e9)
-RECORDING = Path(__file__).parent / "recordings/whole/h200x2.jsonl.gz"
+RECORDING = Path(__file__).parent / "recordings/whole/h200x2-applications.jsonl.gz"
 VIEW = View("scaling", "Collectives", ("incast", "topology"), "size_bytes", by=("topology",))
 TOPOLOGY = suite_module("patterns", "_topology")
 
@@ -81,18 +81,18 @@ def test_a_mesh_and_a_switch_move_the_least_data_and_a_ring_waits_for_the_most_m
 
 
 def test_the_model_is_within_15_per_cent_of_what_two_gpus_showed():
-    """At 64 KiB a ring took less than half as long: there the single hop varied from 16 to 67 µs."""
+    """At 64 KiB a ring and a mesh took up to 35 % longer: both GPUs then post flags, which a single hop does not."""
     run = store.read_run(RECORDING)
     few = tuple(result for result in run.results if not result.case.id.endswith("senders=1,size=64MiB]"))
     assert Scaling.of(Summary(dataclasses.replace(run, results=few)), "patterns", VIEW) == [], "a single size of a hop"
     (found,) = Scaling.of(Summary(run), "patterns", VIEW)
-    assert found.beta == pytest.approx(404.0e9, rel=1e-3)
-    assert found.alpha_s == pytest.approx(33.71e-6, rel=1e-3)
+    assert found.beta == pytest.approx(389.6e9, rel=1e-3)
+    assert found.alpha_s == pytest.approx(13.09e-6, rel=1e-3)
     assert len(found.errors) == 8
-    assert found.error == pytest.approx(0.0433, abs=1e-4)
-    assert max(abs(model / measured - 1) for _, measured, model in found.errors) == pytest.approx(1.186, abs=0.001)
+    assert found.error == pytest.approx(0.0368, abs=1e-4)
+    assert max(abs(model / measured - 1) for _, measured, model in found.errors) == pytest.approx(0.354, abs=0.001)
     computed, compared = found.tables
-    assert "median error on this run's cases is 4.3 %" in computed.note
+    assert "median error on this run's cases is 3.7 %" in computed.note
     assert [len(computed.rows), len(compared.rows)] == [5 * len(scaling.COUNTS), 8]
     assert [line["median"] for line in found.lines()] == [found.error]
 
@@ -104,14 +104,15 @@ def peer_rate(name):
 
 
 def test_the_model_is_within_15_per_cent_of_published_results_of_eight_gpus():
-    """The hop is that of two H200 on 2026-11-23, which varied little; its rate scales with NVLink's on data sheets.
+    """The hop is measured on two H200, and its rate scales with NVLink's on the data sheet; NCCL's rings are assumed.
 
-    NCCL's rings are assumed. Below a megabyte its protocols are several times faster than the model's steps."""
-    measured, large, small = Hop(13.09e-6, 389.6e9), [], []
+    Below a megabyte NCCL's protocols for short messages are several times faster than the model's steps."""
+    (found,) = Scaling.of(Summary(store.read_run(RECORDING)), "patterns", VIEW)
+    large, small = [], []
     for published in json.loads((Path(__file__).parent / "data/nccl_tests_8.json").read_text()):
         assert published["source"].startswith("https://github.com/")
         rates = [peer_rate(name) for name in (published["gpu"], "NVIDIA H200")]
-        hop = Hop(measured.alpha_s, measured.beta * rates[0] / rates[1])
+        hop = Hop(found.alpha_s, found.beta * rates[0] / rates[1])
         for nbytes, microseconds in published["microseconds"].items():
             if published["operation"] == "all-reduce":
                 seconds = scaling.all_reduce(hop, "ring", 8, int(nbytes))
