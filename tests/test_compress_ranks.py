@@ -71,7 +71,6 @@ def message(bench, flight):
 
 
 def measure_on_host(suites, filters=(), tier="smoke"):
-    """Measure these suites on the host, and return the results."""
     plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
     shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
