@@ -25,7 +25,7 @@ _TOKENS = 128
 _MOST_ERROR, _MOST_GRADIENT_ERROR = 1e-4, 1e-2  # of the largest logit; of a typical derivative in a random direction
 _STEP, _BIAS = 1e-5, -30000.0  # of difference quotients in double precision; added to the score of a later token
 
-topic = gb.Topic(views=[gb.View("bars", "A small transformer by provider", ("transformer",), by=("work", "by"))])
+topic = gb.Topic(views=[gb.View("bars", "Small transformer: time by provider", ("transformer",), by=("work", "by"))])
 
 Weights = Sequence[Any]
 Made = tuple[Callable[..., Any], Callable[[Any], Any], str]  # of tokens, targets and weights; to the library; its name
