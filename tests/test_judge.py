@@ -229,6 +229,7 @@ def test_a_case_of_one_side_is_missing_or_new_and_one_that_is_skipped_now_is_inv
     assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other_case,))
     skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
     assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
+    assert judge(skipped, skipped, percent(2)).new == judge(evidence(*noisy()), skipped, percent(2)).new == ()
     finding = only_finding(evidence(*noisy()), skipped)
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
 

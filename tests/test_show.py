@@ -125,9 +125,10 @@ def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
 
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_the_sum_of_the_host_links_of_two_gpus_is_shown_at_every_width(width):
-    run = store.read_run(RECORDINGS / "whole/h200x2-applications.jsonl.gz")
+    run = store.read_run(RECORDINGS / "whole/h200x2.jsonl.gz")
     (suite,) = listing(Summary(run), ["host_link_all*"])
-    assert lines(_summary._suite_parts(suite, False, width), width).count("  sum 110.4 GB/s") == 2
+    shown = lines(_summary._suite_parts(suite, False, width), width)
+    assert [line for line in shown if line.startswith("  sum ")] == ["  sum 104.4 GB/s", "  sum 102.5 GB/s"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])

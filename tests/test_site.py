@@ -142,7 +142,7 @@ ROWS = """[...document.querySelectorAll(".site tbody tr")]
 @pytest.mark.slow
 @pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here")
 def test_a_run_is_a_line_on_a_desk_and_a_card_on_a_phone(tmp_path):
-    for name in ("h200", "h200x2-applications"):
+    for name in ("h200", "h200x2-compression"):
         path = RECORDINGS / f"whole/{name}.jsonl.gz"
         (tmp_path / "runs").mkdir(exist_ok=True)
         shutil.copy(path, tmp_path / "runs")
@@ -213,7 +213,7 @@ def test_the_shipped_catalogue_is_the_one_that_ci_catalogue_sh_makes_now(tmp_pat
     assert part != "." or made.keys() == shipped.keys()
     recorded = {path.name for path in RECORDINGS.rglob("*.jsonl.gz") if path.parent.name != "longer"}
     assert set(re.findall(r"· ([^<]+\.jsonl\.gz)<", shipped["index.html"])) == recorded - {"4.jsonl.gz"}
-    assert sum(map(len, shipped.values())) < 1e6
+    assert sum(map(len, shipped.values())) < 1.3e6
 
 
 def test_every_page_works_without_a_network_under_a_policy_of_hashes(built):

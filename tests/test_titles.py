@@ -22,8 +22,8 @@ TABLES = ("choice", "interval", "scaling")  # views that name a decision and dra
 DERIVED = ("amortisation", "serving")  # views whose axis is computed from figures of another unit
 UNITS = {  # the unit of a figure, by the quantity that its title names first
     "bandwidth": {"B/s"},
-    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s"},
-    "latency": {"s"},
+    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s", "addition/s"},
+    "latency": {"s", "cycles"},
     "time": {"s"},
     "overhead": {"s"},
     "ratio": {""},
@@ -68,7 +68,7 @@ def test_a_title_names_a_quantity_and_no_other_view_of_the_suite_has_it(name):
     assert len({view.title for view in views}) == len(views)
 
 
-@pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2-compression", "h200x2-p2p", "h200x2-quick"])
+@pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2", "whole/h200x2-compression", "h200x2-quick"])
 def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
     units = [(view.title, unit) for view, unit in drawn_units(run)]

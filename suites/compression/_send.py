@@ -81,8 +81,8 @@ _LINKS = {
         _Sent(1024, 256, 4),
         _Sent(16, 1, 2, ("lz4",)),
     ),
-    "peer-words": _Row("the same, handed over by words that the GPUs' streams write and await", _Sent(4096, 64, 4)),
-    "process-words": _Row("the same on one GPU, with words that streams write and await", _Sent(1024, 256, 4)),
+    "peer-words": _Row("as `peer`, handed over by words that streams write and await", _Sent(4096, 64, 4)),
+    "process-words": _Row("as `process`, handed over by words that streams write and await", _Sent(1024, 256, 4)),
     "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
     "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
