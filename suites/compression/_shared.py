@@ -19,7 +19,7 @@ from ._message import Coder, InFlight, Link, Ring, Schedule
 WORDS_BYTES = 2**16  # of the memory for the words of a rank; each slot has a line of them
 _LINE_BYTES = 128
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
-_THREADS, _GRID = 512, 48  # of the kernel that takes a block: the other units restore blocks
+_THREADS, _GRID = 512, 132  # of the kernel that takes a block
 _FOR_EVER = 2**30  # counts beyond the last one
 
 
