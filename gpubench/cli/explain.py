@@ -102,7 +102,7 @@ def explain(
             _print.echo(check.text)
         untested = [rung.name for rung in built[0].shown if rung.name not in {check.rung for check in checks}]
         if measure and untested:
-            _print.echo(f"measured by cases or counters of their own: {', '.join(untested)}")
+            _print.echo(f"not tested again, because other cases or counters measured them: {', '.join(untested)}")
 
 
 def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> list[Table | Text]:

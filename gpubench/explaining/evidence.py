@@ -172,7 +172,8 @@ class Evidence:
         others = (
             other
             for other in self.named(names, case.device.id)
-            if other.id != case.id and other.series.limit == (limit or case.series.limit) and _is_large(other)
+            if other.id != case.id and other.series.limit == (limit or case.series.limit)
+            if max(other.series.work.payload, other.series.work.moved) >= _LARGE_BYTES
         )
         return max((other for other in others if other.fraction > 0), key=lambda other: other.fraction, default=None)
 
@@ -328,11 +329,6 @@ def why_not_alone(result: Result) -> str:
 
 def _timed(spread: Spread) -> list[Result]:
     return [row.result for row in spread.rows if row.result.status == "ok" and row.result.series]
-
-
-def _is_large(case: Measured) -> bool:
-    """Return whether a call moves enough for the rate of its link or memory alone."""
-    return max(case.series.work.payload, case.series.work.moved) >= _LARGE_BYTES
 
 
 def pipe(limit: str) -> str:

@@ -1,7 +1,7 @@
 """Make the table of a traced program's operators: share of the machine's measured roofs, and the seconds to be won."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpubench.analysis.phases import traced_devices
@@ -17,6 +17,7 @@ _HEADS = ("operator", "calls", "total", "of busy", "bytes", "operations", "of ro
 _TEXT_HEADS = (_HEADS[0], _HEADS[-1])
 _MOST_ROWS = 40
 _ABOVE = 1.02  # a share above it is no share of that roof
+_TENSORS = tuple(f"tensor.{name}" for name in ("bfloat16", "float16", "float8", "float64", "int8"))
 Roofs = Mapping[str, hardware.Peak]
 _OTHER_LIMIT = {"float32": "tensor.tf32"}  # products of float32 that may run in another precision
 
@@ -47,7 +48,7 @@ def roofs(device: Device, measured: Summary | None) -> dict[str, hardware.Peak]:
 
     A trace that does not state its device takes the run's first GPU. Raises LookupError if the run measured another."""
     roof_of: dict[str, hardware.Peak] = {}
-    for limit in ("dram", "link.h2d", "link.d2h", "tensor.tf32", "float32", *_tensors()):
+    for limit in ("dram", "link.h2d", "link.d2h", "tensor.tf32", "float32", *_TENSORS):
         if peak := hardware.peak(device, limit):
             roof_of[limit] = hardware.Peak(peak.value, "data sheet")
     if measured is None:
@@ -64,10 +65,6 @@ def roofs(device: Device, measured: Summary | None) -> dict[str, hardware.Peak]:
         if limit and (best is None or best.source == "data sheet" or case.rate > best.value):
             roof_of[limit] = hardware.Peak(case.rate, case.id)
     return roof_of
-
-
-def _tensors() -> Iterator[str]:
-    return (f"tensor.{name}" for name in ("bfloat16", "float16", "float8", "float64", "int8"))
 
 
 def operator_times(summary: Summary, roof_of: Roofs) -> list[OperatorTime]:

@@ -368,11 +368,6 @@ topic = gb.Topic(
 )
 
 
-def _barrier_ranks(target: gb.Target) -> Any:
-    """Return the axis of numbers of ranks: numbers of GPUs, or on the host 2, 4 and 8 if each rank can have a core."""
-    return rank_counts(target, tuple(count for count in (2, 4, 8) if count <= max(target.device.units, 2)))
-
-
 @topic.case(
     ranks=2,
     devices=lambda params: 2 if params["means"] in _GPU_MEANS else 1,
@@ -403,7 +398,7 @@ def event_signal(bench: gb.Bench, path: str) -> gb.Task:
     ranks=ranks_of,
     devices=lambda params: 1 if params["means"] == _WORDS else ranks_of(params),
     means=lambda target: (_WORDS,) if target.is_host else ("flags", "counter"),
-    of=_barrier_ranks,
+    of=lambda target: rank_counts(target, tuple(count for count in (2, 4, 8) if count <= max(target.device.units, 2))),
 )
 def barrier(bench: gb.Bench, means: str, of: int) -> gb.Task:
     """Seconds of a barrier of `of` ranks: of kernels, one rank per GPU, or of threads on the host.

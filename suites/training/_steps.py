@@ -57,12 +57,6 @@ def sizes(quick: int, host: int) -> Any:
     return lambda target: (host,) if target.is_host else gb.points((quick,), (max(1, quick // 8),))
 
 
-def _is_of_interest(_target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: recomputation only of eager bfloat16 or float32."""
-    is_plain = params["by"] == "torch" and params["precision"] != "float8"
-    return bool(is_plain or params["recompute"] == "off")
-
-
 _RECOMPUTE = gb.points(("off",), full=("off", "on"))
 
 
@@ -73,7 +67,10 @@ _RECOMPUTE = gb.points(("off",), full=("off", "on"))
     precision=_precisions,
     recompute=_RECOMPUTE,
     by=lambda target: ("torch",) if target.is_host else gb.points(("torch",), full=("torch", "inductor")),
-    where=_is_of_interest,
+    # recomputation only of eager bfloat16 or float32
+    where=lambda _, params: (
+        params["recompute"] == "off" or (params["by"] == "torch" and params["precision"] != "float8")
+    ),
     runtime=runtime,
     when=is_measured,
     headline={"precision": "bfloat16", "recompute": "off", "by": "torch"},
