@@ -42,7 +42,7 @@ def _arrange(command: Any, help_names: list[str]) -> None:
     has_panels = len(params) > _FEW
     for param in params:
         if param.param_type_name == "argument":
-            param.display_type_rich = lambda _: ""  # the name of an argument says what it is
+            param.display_type_rich = _no_type
         elif param.metavar is None and param.name not in _CHOICES:
             param.metavar = "" if getattr(param, "is_flag", False) else values.get(param.name, param.name.upper())
         if has_panels and param.param_type_name == "option":
@@ -50,3 +50,9 @@ def _arrange(command: Any, help_names: list[str]) -> None:
     command.params.sort(key=lambda param: order.index(param.rich_help_panel))
     for child in getattr(command, "commands", {}).values():
         _arrange(child, help_names)
+
+
+def _no_type(ctx: typer.Context) -> str:
+    """Return no text for the type of an argument: its name says what it is."""
+    del ctx
+    return ""
