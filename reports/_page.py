@@ -17,7 +17,7 @@ from ._breakeven import breakeven
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._staircase import staircase
-from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
+from ._texts import Notice, counts_by_level, device_text, head, legend_text, notices, suite_anchor
 from ._waterfall import waterfall
 
 Pairs = tuple[tuple[str, str], ...]
@@ -178,7 +178,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
         *notices(summary, [spread.row for spread in spreads]),
         *([Notice("note", room.left_out)] if room.left_out else []),
     ]
-    names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
+    names = ", ".join(dict.fromkeys(device.name for device in summary.measured_devices)) or "no device"
     tables = blocks.tables()
     return {
         "title": ", ".join(part for part in (names, run.manifest.started[:10]) if part),
@@ -211,7 +211,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
 
 def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, Any]:
     """Return the section of a suite."""
-    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    info = summary.suite_infos.get(name)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     return {
         "name": name,

@@ -1,7 +1,7 @@
 """Check results in the ways that several suites share."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,19 +14,20 @@ from gpubench.api import suite as gb
 class CheckedCall:
     """A call to time, the check of its result, and its outputs, which are overwritten before a check.
 
-    `rotation`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
+    `rotation`, `buffers`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
 
     call: Callable[[], object]
     check: Callable[[], None]
     outputs: tuple[Any, ...] = ()
     rotation: tuple[Callable[[], object], ...] = ()
+    buffers: tuple[Any, ...] = ()
     poison: Callable[[], None] = lambda: None
     inputs: Callable[[], object] | None = None
     doubled: Callable[[], object] | None = None
 
     def stage(self, work: gb.Work, quantity: Literal["moved", "payload"] = "moved", limit: str = "") -> gb.Stage:
         """Return the call as a stage of this work, which is judged by `quantity`."""
-        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "inputs", "doubled")}
+        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "buffers", "inputs", "doubled")}
         return gb.Stage(self.call, work, quantity, limit, effort=gb.POINT, **rest)
 
     def overwrite(self, bench: gb.Bench) -> None:
@@ -95,6 +96,11 @@ def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int,
         factor, term = factor * factor % modulus, (factor * term + term) % modulus
         steps >>= 1
     return product, total
+
+
+def measured_before(seconds: Sequence[float]) -> gb.Stage:
+    """Return a stage whose call returns all `seconds` at once, because they were measured while the case was built."""
+    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:

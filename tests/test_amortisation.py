@@ -23,7 +23,6 @@ VIEW = View("amortisation", TITLE, ("softmax", "pointwise", "build"), x="chain",
 
 
 def operator(by, seconds, eager="", name="softmax", series="hot", **params):
-    """Return an operator by one provider, with its seconds per call and the eager providers to compare with."""
     notes = (("eager", eager),) if eager else ()
     case = make.case(name, "compilers", **{**params, "rows": 32, "by": by})
     return make.result(make.timing(*seconds, name=series, moved=1e6), of=case, notes=notes)
@@ -40,7 +39,6 @@ def run_of(*results):
 
 
 def amortisations_of(*results):
-    """Return the amortisations in a run of these results."""
     (view,) = Amortisation.of(Summary(run_of(*results)), "compilers", VIEW)
     return list(view.operators)
 
@@ -101,12 +99,15 @@ def test_an_interval_is_given_where_its_bounds_differ_and_a_provider_that_costs_
     assert table.rows[0][-3:] == cells
 
 
-def test_a_provider_that_is_not_faster_never_pays():
+def test_a_provider_that_is_not_faster_never_pays_and_an_unmeasured_cost_gives_an_upper_bound():
     for seconds in (0.003, 0.004):
         (amortisation,) = amortisations_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
         assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
         (table,) = Amortisation(TITLE, (amortisation,)).tables
         assert table.rows[0][-3:] == ("never", "never", "never")
+    (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
+    (table,) = Amortisation(TITLE, (amortisation,)).tables
+    assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
 def test_a_library_or_a_provider_with_a_stream_of_its_own_is_compared_by_the_time_of_the_host():
@@ -126,12 +127,6 @@ def test_a_library_or_a_provider_with_a_stream_of_its_own_is_compared_by_the_tim
     jax = operator("jax", [0.001], "cupy", series="host")
     (amortisation,) = amortisations_of(slower, jax, build("jax", "cold", first=[4.0]))
     assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
-
-
-def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
-    (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
-    (table,) = Amortisation(TITLE, (amortisation,)).tables
-    assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
 def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_that_was_measured():
@@ -154,15 +149,12 @@ def test_an_operator_pays_off_its_own_tuning_against_the_same_tuner_without_effo
     assert {amortised.paid[0].cache for amortised in of} == {"cold"}
 
 
-def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
+def test_an_operator_that_is_the_value_of_an_axis_has_its_costs_and_no_other_shape_or_failure_counts():
     chain = {"name": "pointwise", "chain": "swiglu"}
     times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
     builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
     (amortisation,) = amortisations_of(*times, *builds)
     assert amortisation.paid[0].calls.centre == pytest.approx(100)
-
-
-def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
     other_shape = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
     failed = make.result(of=make.case("softmax", "compilers", rows=32, by="cupy"), status="failed", reason="wrong")
     assert amortisations_of(other_shape, failed, *MEASURED[1:]) == []
@@ -196,11 +188,8 @@ def test_the_interval_is_that_of_resampled_medians():
     drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
     assert [calls.low, calls.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
     assert calls.low < calls.centre < calls.high
-
-
-def test_an_interval_whose_times_overlap_reaches_never():
     calls = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
-    assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf)
+    assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf), "where times overlap it reaches never"
     row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
     (table,) = Amortisation(TITLE, tuple(amortisations_of(*row))).tables
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
@@ -214,6 +203,11 @@ def test_the_page_the_markdown_and_the_json_say_when_it_pays():
     assert text in plugins.load("reports", "md").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["amortisation"]
     assert record["pays_after"]["cold"] == {"low": 1500.0, "calls": 1500.0, "high": 1500.0, "is_bound": False}
+    hostile = "<script>alert(1)</script>"
+    never = operator("triton", [0.5], "cupy"), operator(hostile, [0.5], "cupy"), build(hostile, "cold", first=[9.0])
+    page = plugins.load("reports", "html").render(run_of(*MEASURED[:1], *never, *MEASURED[2:]))
+    assert "none pays" in page, "the table alone"
+    assert hostile not in page
 
 
 def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
@@ -226,15 +220,6 @@ def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
         ("compilers/softmax[rows=32,by=triton]", "pays after, from a cold cache, compared with cupy"): "1500.0",
         ("compilers/softmax[rows=32,by=jax]", "pays after, from a cold cache, compared with cupy"): "",
     }
-
-
-def test_a_page_of_providers_that_never_pay_has_the_table_alone_and_names_are_escaped():
-    hostile = "<script>alert(1)</script>"
-    never = operator("triton", [0.5], "cupy"), operator(hostile, [0.5], "cupy"), build(hostile, "cold", first=[9.0])
-    page = plugins.load("reports", "html").render(run_of(*MEASURED[:1], *never, *MEASURED[2:]))
-    assert "none pays" in page
-    assert "never" in page
-    assert hostile not in page
 
 
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():

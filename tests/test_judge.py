@@ -1,7 +1,5 @@
 """Verdicts on evidence made by hand: each rule of docs/gate.md once."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -99,11 +97,15 @@ def test_a_widened_threshold_is_explained_by_the_noise_of_identical_code(spread,
     assert text in sentence(finding)
 
 
-def test_a_case_is_the_same_only_within_the_users_threshold():
+def test_a_case_is_the_same_only_within_the_users_threshold_which_alone_judges_values_that_never_vary():
     before, after = evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1))
     assert only_finding(before, after).verdict is Verdict.INCONCLUSIVE
     asked = only_finding(before, after, threshold=50)
     assert (asked.verdict, asked.threshold) == (Verdict.SAME, pytest.approx(math.log(1.5)))
+    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
+    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
+    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
 def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
@@ -113,13 +115,6 @@ def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
     assert "(20 processes of the noise run)" in sentence(finding)
     quiet = evidence(*noisy(spread=0.001, count=20))
     assert only_finding(evidence(*noisy(spread=0.05)), evidence(*noisy(spread=0.04)), noise=quiet).threshold > 0.05
-
-
-def test_values_that_never_vary_are_judged_by_the_users_threshold_alone():
-    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
-    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
-    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
-    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
 def test_a_difference_between_sessions_does_not_average_out_within_one_session():
@@ -143,16 +138,12 @@ def test_fewer_than_three_processes_are_inconclusive_and_name_the_option_to_use(
 @pytest.mark.parametrize(("old", "new"), [(3, 3), (4, 10), (20, 4)])
 @pytest.mark.parametrize(("centre", "verdict"), [(1.5, Verdict.SUSPECT), (0.5, Verdict.INCONCLUSIVE)])
 def test_fewer_than_five_processes_on_a_side_call_nothing_slower_or_faster(old, new, centre, verdict):
+    same = only_finding(evidence(*noisy(spread=1e-3, count=3)), evidence(*noisy(1.001, 1e-3, 3)))
+    assert same.verdict is Verdict.SAME, "three that agree"
     finding = only_finding(evidence(*noisy(spread=1e-3, count=old)), evidence(*noisy(centre, 1e-3, new)))
     assert (finding.verdict, finding.cause) == (verdict, "few-processes")
     assert finding.reason.startswith(
         f"{old} and {new} processes: with fewer than 5 on a side no change is called slower"
-    )
-
-
-def test_three_processes_that_agree_are_the_same():
-    assert (
-        only_finding(evidence(*noisy(spread=1e-3, count=3)), evidence(*noisy(1.001, 1e-3, 3))).verdict is Verdict.SAME
     )
 
 
@@ -208,19 +199,14 @@ def test_a_minor_version_of_the_driver_and_another_device_id_do_not_count():
     assert (finding.verdict, finding.devices) == (Verdict.SAME, ("cuda:1",))
 
 
-SECONDS, RATE = reading(noisy()), reading(noisy(), moved=1e9)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        ([SECONDS], [reading(noisy(), of=dataclasses.replace(TRIAD, version=2))], "case version was 1, is 2"),
-        ([SECONDS, RATE], [SECONDS], "unit was s, is B/s; the better direction was less, is more"),
-    ],
-)
-def test_another_version_or_unit_of_a_case_is_not_comparable(before, after, reason):
-    finding = only_finding(Evidence([[one] for one in before]), Evidence([[one] for one in after]))
-    assert (finding.verdict, finding.cause, finding.reason) == (Verdict.NOT_COMPARABLE, "method", reason)
+def test_another_version_or_unit_of_a_case_is_not_comparable():
+    seconds, rate = reading(noisy()), reading(noisy(), moved=1e9)
+    for before, after, reason in (
+        ([seconds], reading(noisy(), of=dataclasses.replace(TRIAD, version=2)), "case version was 1, is 2"),
+        ([seconds, rate], seconds, "unit was s, is B/s; the better direction was less, is more"),
+    ):
+        finding = only_finding(Evidence([[one] for one in before]), Evidence([[after]]))
+        assert (finding.verdict, finding.cause, finding.reason) == (Verdict.NOT_COMPARABLE, "method", reason)
 
 
 BAD = reading([1.0], status="invalid", cause="discarded", reason="most samples had to go")
@@ -237,15 +223,13 @@ def test_a_candidate_that_failed_once_is_invalid_and_one_with_enough_valid_proce
     assert (finding.verdict, finding.reason) == (Verdict.INVALID, "candidate: 1 of 3 invalid: most samples had to go")
 
 
-def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict():
+def test_a_case_of_one_side_is_missing_or_new_and_one_that_is_skipped_now_is_invalid():
     other_case = make.case("copy", size_bytes=2**30)
     both = judge(evidence(*noisy()), evidence(*noisy(), of=other_case), percent(2))
     assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other_case,))
-
-
-def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
     skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
     assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
+    assert judge(skipped, skipped, percent(2)).new == judge(evidence(*noisy()), skipped, percent(2)).new == ()
     finding = only_finding(evidence(*noisy()), skipped)
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
 
@@ -267,7 +251,6 @@ def test_each_of_two_cards_is_compared_with_itself():
 
 
 def evidence_on_cards(value, *uuids, spread=1e-3):
-    """Return evidence with a session on each card."""
     return Evidence(
         [
             [reading(noisy(value if i == 0 else 1.0, spread), manifest={"facts": make.facts(make.device(uuid=uuid))})]

@@ -1,7 +1,5 @@
 """The whole procedure of a gate: repeated measurements, when they end, and how often they are right (simulated)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -52,11 +50,6 @@ def test_a_slower_case_is_measured_again_and_fails_only_if_it_stays_slower(first
     assert settle_one_case(noisy(first, 0.001), again, rounds) == expected
 
 
-def test_only_cases_that_look_slower_are_measured_again():
-    # a third of these are inconclusive after the first measurement
-    assert simulate(World(), suites=4, rounds=1, seed=1).asked_again < 0.15
-
-
 @pytest.mark.parametrize(
     ("world", "design", "suites"),
     [(World(noise=0.03), "files", 20), (World(noise=0.03), "stored", 10), (World(noise=0.01, mode=0.03), "ab", 6)],
@@ -70,6 +63,13 @@ def test_few_suites_of_identical_code_are_alarmed(world, design, suites):
 def test_a_slow_down_of_five_per_cent_is_found_where_both_sides_can_be_measured_again(world):
     """A drift from process to process cancels in the differences of neighbours."""
     assert simulate(dataclasses.replace(world, slower=0.05), suites=6, seed=2).found >= 0.98
+
+
+def test_of_identical_code_only_what_looks_slower_is_measured_again():
+    # a third of these are inconclusive after the first measurement
+    assert simulate(World(), suites=4, rounds=1, seed=1).asked_again < 0.15
+    limits = {"tensor.float16": "tensor", "link.h2d": "link.h2d", "dram": "dram", "": ""}
+    assert {limit: resource(limit) for limit in limits} == limits
 
 
 # ---- A slower machine is no regression where reference cases witness it, and nothing else hides a slow-down.
@@ -86,7 +86,6 @@ def is_reference(case_id):
 
 
 def measured(centres, limits=None, count=5, spread=1e-3, started="2026-01-02T03:04:05+00:00"):
-    """Return a run file with a case for each name, five processes around each centre, bound by the limits."""
     results = {}
     for name, centre in centres.items():
         case = make.case(name)
@@ -114,7 +113,6 @@ def stored(before, after, limits=None, reference=is_reference):
 
 
 def same_median(centre, **others):
-    """Return one median for every case but the named ones."""
     return dict.fromkeys(NAMES, centre) | others
 
 
@@ -279,13 +277,6 @@ def test_a_finding_with_another_cause_keeps_that_cause():
     raw = dataclasses.replace(judgement, findings=(clock, *judgement.findings[1:]))
     left = settled(MachineSteps(raw, sides.before, sides.after, is_reference).judgement())
     assert [finding.reason for finding in left.findings if finding.cause == "clock"] == ["the clock"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "name"), [("tensor.float16", "tensor"), ("link.h2d", "link.h2d"), ("dram", "dram"), ("", "")]
-)
-def test_each_limit_belongs_to_a_resource(limit, name):
-    assert resource(limit) == name
 
 
 def test_a_common_shift_is_a_step_beyond_its_error_and_a_tenth_of_the_threshold():

@@ -178,18 +178,18 @@ class _Families(NamedTuple):
 
 def _family_rows(keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_refer: Mask, spread: Matrix) -> _Families:
     """Return the families with their medians or means, the errors of these, and a mask of the references."""
-    known = np.isfinite(rates)
+    is_finite = np.isfinite(rates)
     of_families: dict[str, list[int]] = {}
     for row, key in enumerate(keys):
-        if known[row].sum() > 1:
+        if is_finite[row].sum() > 1:
             of_families.setdefault(key.family, []).append(row)
     families = [(family, chosen) for family, chosen in of_families.items() if len(chosen) >= _LEAST_CASES]
     families.sort(key=lambda item: len(item[1]) == _LEAST_CASES)
     middles, middle_errors, refer = [], [], []
     for _, chosen in families:
-        is_reference = may_refer[chosen] & known[chosen]
+        is_reference = may_refer[chosen] & is_finite[chosen]
         centred = rates[chosen] - outliers.medians(np.where(is_reference, rates[chosen], np.nan))
-        weight = np.where(known[chosen], spread[chosen] ** -2.0, 0.0)
+        weight = np.where(is_finite[chosen], spread[chosen] ** -2.0, 0.0)
         total = np.where(weight.any(axis=0), weight.sum(axis=0), 1.0)
         is_known = weight.sum(axis=0) >= _LEAST_KNOWN * (spread[chosen] ** -2.0).sum()
         if len(chosen) > _LEAST_CASES:
@@ -213,10 +213,7 @@ def _family_rows(keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_ref
 
 
 def _weighted_medians(values: Matrix, weights: Matrix) -> Vector:
-    """Return the weighted median of each column, which no single value can move far.
-
-    It is the mean of the two quantiles beside the middle, or, where one value has the weight to be one of them, the
-    quantile nearer to zero."""
+    """Return the weighted median of each column: the mean of two quantiles; if one value decides, the smaller one."""
     order = np.argsort(np.where(weights > 0, values, np.inf), axis=0)
     shares = np.take_along_axis(weights, order, axis=0).cumsum(axis=0)
     total = shares[-1]

@@ -223,7 +223,7 @@ def judge(
     return Judgement(
         tuple(sorted(findings, key=badness)),
         tuple(old.case for old in vanished if _is_named(old, before, after)),
-        tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
+        tuple(new.case for old, new in pairs if new and new.is_measured and not (old and old.is_measured)),
         notes=(
             *_partial_run_notes("baseline", before),
             *_partial_run_notes("candidate", after),

@@ -1,6 +1,5 @@
 """Measure where a set that is used again stays fast beside passing data, shared memory of clusters, and atomics."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -116,7 +115,7 @@ def _kernel(bench: gb.Bench, tier: str, share_bytes: int) -> gb.Kernel:
     when=gb.on_gpu,
     size_bytes=_sizes,
     tier=gb.points(("plain", "shared", "window", "evict_last"), ("plain", "shared"), tuple(_TIERS)),
-    reuse=gb.points((16,), full=(1, 16)),
+    reuse=gb.points((16,), full=(4, 16)),  # used once, a set's rate would depend on the launch before
 )
 def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
     """Bandwidth of a set that a launch uses `reuse` times; before each use, data as large as the cache are read once.
@@ -134,7 +133,7 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
     kernel, compute = _kernel(bench, tier, share_bytes), bench.kernel(_SOURCE, "reused_expected")
     rng = bench.rng
     reused, passing = (bench.words(n // 8, int(rng.integers(2**63))) for n in (size_bytes, passing_bytes))
-    numbers = tuple(np.uint32(n) for n in (part_bytes // _VECTOR_BYTES, _PARTS, reuse))
+    numbers, first = tuple(np.uint32(n) for n in (part_bytes // _VECTOR_BYTES, _PARTS)), 0
     share = np.uint32(share_bytes // _VECTOR_BYTES)
     expected = xp.zeros(blocks, np.uint64)
     timed, walked = ((xp.zeros(blocks, np.uint64), xp.zeros((blocks, 2), np.uint64)) for _ in range(2))
@@ -145,13 +144,15 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
         notes, close = {"carve-out": f"{carved} bytes"}, window.close
 
     def call(steps: int = 0, outputs: tuple[Any, Any] = timed) -> None:
-        args = (reused.array, share, passing.array, *numbers, np.uint32(steps), *outputs)
+        nonlocal first  # other data pass than in the call before
+        first = (first + 1) % _PARTS
+        args = (reused.array, share, passing.array, *numbers, *map(np.uint32, (first, reuse, steps)), *outputs)
         kernel((blocks,), (_THREADS,), args, shared_bytes)
 
     def cycles_of(steps: int, outputs: tuple[Any, Any]) -> Any:
         """Return the median cycles of the blocks' readings and walks, after their results are compared."""
         seeds = (np.uint64(reused.seed), share, np.uint64(passing.seed))
-        compute((blocks,), (_THREADS,), (*seeds, *numbers, np.uint32(steps), expected))
+        compute((blocks,), (_THREADS,), (*seeds, *numbers, *map(np.uint32, (first, reuse, steps)), expected))
         results, cycles = map(bench.device.to_host, outputs)
         expect_equal(results, bench.device.to_host(expected), "blocks' results")
         return np.median(cycles, axis=0)
@@ -239,13 +240,9 @@ def added(threads: int, cells: int) -> npt.NDArray[np.uint64]:
     return sums.astype(np.uint64)
 
 
-def _in_shared(_: gb.Target, params: Mapping[str, Any]) -> bool:
-    return params["space"] == "global" or int(params["cells"]) <= 2**10
-
-
 @topic.case(
     when=gb.on_gpu,
-    where=_in_shared,
+    where=lambda _, params: params["space"] == "global" or int(params["cells"]) <= 2**10,
     space=("global", "shared"),
     cells=gb.points((1, 2**10, 2**20), (2**10,), gb.powers_of_two(0, 20, 2)),
 )

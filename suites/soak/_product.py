@@ -7,12 +7,14 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from .._matrix.data import Operands
 from .._matrix.formats import PRECISIONS, Shape
 from .._matrix.product import precision_of
@@ -76,7 +78,7 @@ def product(bench: gb.Bench, dtype: str, size: int) -> gb.Task:
     return _Products(bench, dtype, size).task()
 
 
-@topic.case(when=gb.on_gpu, load=("constant", "pulse"), dtype=_burnt, size=_sizes)
+@topic.case(when=gb.on_gpu, load=gb.points(("constant",), full=("constant", "pulse")), dtype=_burnt, size=_sizes)
 def burn(bench: gb.Bench, load: str, dtype: str, size: int) -> gb.Task:
     """Throughput of such products while a kernel on 16 compute units compares memory and writes its inverse.
 
@@ -100,13 +102,8 @@ class _Marching:
 
     def beside(self, call: Callable[[], None]) -> None:
         """Queue `call` on the device's stream, and passes on another stream until it has ended."""
-
-        def call_and_stop() -> None:
-            call()
-            self._stop.fill(1)
-
         self._stop.fill(0)
-        self._bench.device.together(call_and_stop, self._launch)
+        self._bench.device.together(in_turn(call, partial(self._stop.fill, 1)), self._launch)
 
     def _launch(self) -> None:
         memory, seed = self.memory.memory, np.uint32(self.memory.seed)

@@ -61,13 +61,16 @@ class PaperRuntime:
         return f"0000:0{index}:00.0"
 
     def deviceCanAccessPeer(self, index: int, peer: int) -> bool:  # noqa: ARG002, N802
-        return not self.card.get("integrated") and "MIG" not in self.card["name"]
+        has_peers = not self.card.get("integrated") and "MIG" not in self.card["name"]
+        return bool(self.card.get("peers", has_peers))
 
 
 def facts_of(card: str) -> Facts:
     """Return the inventory of a machine with two cards of this model and its host. Raises UsageError if unknown."""
     if card not in CARDS:
-        raise UsageError(f"there is no card {card!r}; known: {', '.join(sorted(CARDS))}")
+        similar = [name for name in sorted(CARDS) if card.lower().replace(" ", "-") in name]
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(sorted(CARDS))}"
+        raise UsageError(f"there is no card {card!r}; {hint}")
     runtime = PaperRuntime(card)
     host = Device(
         "host", "host", "CPU", "x86_64", memory_bytes=2**37, cache_bytes=2**25, units=16, dtypes=("float64", "float32")
