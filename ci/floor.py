@@ -17,7 +17,9 @@ class Floors:
 
         The judgement lists the cases without a floor in `new`."""
         del baseline  # the floor takes its place
-        pairs = [(side, _floor_of(side, candidate, policy)) for side in candidate.sides.values()]
+        pairs = [
+            (side, policy.floor(_device_model(side, candidate), side.case.id)) for side in candidate.sides.values()
+        ]
         findings = [_judge_side(side, floor, policy) for side, floor in pairs if floor is not None]
         reported = [finding for finding in findings if not policy.allows_skip(finding.cause, finding.case.id)]
         ids = [finding.case.id for finding in findings]
@@ -35,11 +37,6 @@ def _device_model(side: gb.Side, candidate: gb.Evidence) -> str:
     """Return the name of the model of a case's first device; `unknown device` if the run does not describe it."""
     devices = candidate.readings[side.readings[0]].manifest.facts.devices
     return next((device.name for device in devices if device.id in side.devices[:1]), "unknown device")
-
-
-def _floor_of(side: gb.Side, candidate: gb.Evidence, policy: gb.Policy) -> gb.Floor | None:
-    """Return the floor of a case on its device's model; None if there is none."""
-    return policy.floor(_device_model(side, candidate), side.case.id)
 
 
 def _judge_side(side: gb.Side, floor: gb.Floor, policy: gb.Policy) -> gb.Finding:

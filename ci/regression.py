@@ -23,7 +23,9 @@ class Regression:
         )
         findings = [replace(finding, required=policy.is_required(finding.case.id)) for finding in reported]
         missing = [
-            _missing_finding(case) for case in judgement.missing if policy.required and policy.is_required(case.id)
+            gb.Finding(case, (), gb.Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
+            for case in judgement.missing
+            if policy.required and policy.is_required(case.id)
         ]
         ids = [
             case.id for case in (*(finding.case for finding in judgement.findings), *judgement.missing, *judgement.new)
@@ -35,11 +37,6 @@ class Regression:
             unmet=tuple(pattern for pattern in policy.required if not _is_met(pattern, ids)),
             notes=(*judgement.notes, *_notes(judgement, allowed, policy, ids)),
         )
-
-
-def _missing_finding(case: gb.Case) -> gb.Finding:
-    """Return the finding `invalid` of a required case for which the candidate has no figure."""
-    return gb.Finding(case, (), gb.Verdict.INVALID, "missing", "the baseline has a figure, the candidate has none")
 
 
 def _is_met(pattern: str, ids: list[str]) -> bool:

@@ -152,7 +152,7 @@ class NvmlWatch:
         self._gpu = gpu
         self._id = device.id
         self._default_hz = default_clock_hz(device)
-        self._limit_w = power_limit_w(device)
+        self._limit_w = _detail(device, "power.limit_w")
         self._others = ForeignProcesses(lambda: self._read(partial(process_ids, is_mig=device.kind == "mig")))
 
     def begin(self) -> None:
@@ -193,11 +193,6 @@ class NvmlWatch:
 def default_clock_hz(device: gb.Device) -> float | None:
     """Return the device's SM clock in hertz as CUDA reports it; None if the inventory does not have it."""
     return _detail(device, "clock.sm_hz")
-
-
-def power_limit_w(device: gb.Device) -> float | None:
-    """Return the enforced power limit in watts; None if the inventory does not have it."""
-    return _detail(device, "power.limit_w")
 
 
 def _detail(device: gb.Device, name: str) -> float | None:

@@ -67,14 +67,10 @@ def _count_foreign_threads() -> int | None:
     """Return the number of threads of other processes that are runnable now; None if /proc cannot be read."""
     try:
         runnable = runnable_in(Path("/proc/loadavg").read_text())
-        return max(runnable - _count_own_threads(), 0)
+        own = sum(_state(task) == "R" for task in Path("/proc/self/task").iterdir())
+        return max(runnable - own, 0)
     except OSError:
         return None
-
-
-def _count_own_threads() -> int:
-    states = (_state(task) for task in Path("/proc/self/task").iterdir())
-    return sum(state == "R" for state in states)
 
 
 def _state(task: Path) -> str:

@@ -17,7 +17,7 @@ from ._breakeven import breakeven
 from ._charts import Chart, bars, curve, pareto
 from ._matrix import matrix
 from ._staircase import staircase
-from ._texts import Notice, counts_by_level, device_text, head, legend_text, measured, notices, suite_anchor
+from ._texts import Notice, counts_by_level, device_text, head, legend_text, notices, suite_anchor
 from ._waterfall import waterfall
 
 Pairs = tuple[tuple[str, str], ...]
@@ -178,7 +178,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
         *notices(summary, [spread.row for spread in spreads]),
         *([Notice("note", room.left_out)] if room.left_out else []),
     ]
-    names = ", ".join(dict.fromkeys(device.name for device in measured(summary))) or "no device"
+    names = ", ".join(dict.fromkeys(device.name for device in summary.measured_devices)) or "no device"
     tables = blocks.tables()
     return {
         "title": ", ".join(part for part in (names, run.manifest.started[:10]) if part),

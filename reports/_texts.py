@@ -154,13 +154,6 @@ class Notice:
     more: int = 0
 
 
-def measured(summary: gb.Summary) -> list[gb.Device]:
-    """Return the devices that have results, in the order of the inventory; all devices if no result names one."""
-    used = {device for result in summary.run.results for device in result.devices}
-    devices = summary.run.manifest.facts.devices
-    return [device for device in devices if device.id in used] or list(devices)
-
-
 def device_text(device: gb.Device) -> str:
     """Return a device as text: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`; unknown parts are left out."""
     memory = gb.units.round_size(device.memory_bytes) if device.memory_bytes else ""

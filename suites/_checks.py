@@ -1,7 +1,7 @@
 """Check results in the ways that several suites share."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,6 +96,11 @@ def affine_power(factor: int, term: int, steps: int, modulus: int) -> tuple[int,
         factor, term = factor * factor % modulus, (factor * term + term) % modulus
         steps >>= 1
     return product, total
+
+
+def measured_before(seconds: Sequence[float]) -> gb.Stage:
+    """Return a stage whose call returns all `seconds` at once, because they were measured while the case was built."""
+    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:

@@ -30,6 +30,7 @@ _MEMORY = re.compile(r"needs \S+ GiB of memory, \S+ GiB are free")
 _REASONS = re.compile(
     "CuPy on ROCm does not (support|bind|register)|CuPy does not support .* on amd GPUs|gfx90a does not support|"
     r"does not support matrix products in (tf32|float8)|hip(COMP|BLASLt) is not usable here|needs an NVIDIA GPU|"
+    r"exceeds its \d+ bytes of shared memory|heads of \d+ elements over|not been tried on amd|torch is not installed|"
     r"\(NVIDIA, sm_90 or newer\)|CuPy does not bind|CUDA's driver|NVIDIA's driver|cuda-bindings|needs cuBLASLt"
 )
 

@@ -74,7 +74,7 @@ def evidence_of(counters):
 def test_a_stream_on_an_mi300x_is_bound_by_memory_by_the_firmwares_counter(mi300x):
     result = mi300x.bound(BUSY, [{"dram": 88}] * 5, moved=4.4e9, limit="dram")
     assert result.bound.label == "DRAM"
-    assert result.bound.text == "DRAM (amd.dram 88.0 %, share of dram peak (data sheet) 83.0 %)"
+    assert result.bound.text == "DRAM (amd.dram 88.0 %, share of dram peak (data sheet) 82.6 %)"
 
 
 def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidth(mi250x):

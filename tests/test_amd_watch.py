@@ -163,13 +163,10 @@ def test_the_counter_of_throttle_reasons_shows_the_bits_that_the_watch_sees(tmp_
     assert source.read(gpu("mi300x"), ["amd.throttle"]) == {"amd.throttle": 0.0}
 
 
-def test_every_bit_of_a_residency_counter_is_a_declared_throttle_reason():
+def test_every_bit_of_a_residency_counter_is_declared_and_empty_counts_give_no_reasons():
     declared = {bit.mask: bit.kind for bit in EVENTS.BITS}
     kinds = [declared[bit] for bit in METRICS.RESIDENCIES]
     assert kinds == [EventClass.HARDWARE_SLOWDOWN, EventClass.POWER_CAP, *[EventClass.THERMAL] * 3]
-
-
-def test_residency_counts_that_the_firmware_leaves_empty_give_no_throttle_reasons():
     table = fake.gpu_metrics(6, residencies=(2**32 - 1,) * 5)
     assert METRICS.ThrottleReasons().since(METRICS.parsed(table)) is None
 

@@ -99,12 +99,15 @@ def test_an_interval_is_given_where_its_bounds_differ_and_a_provider_that_costs_
     assert table.rows[0][-3:] == cells
 
 
-def test_a_provider_that_is_not_faster_never_pays():
+def test_a_provider_that_is_not_faster_never_pays_and_an_unmeasured_cost_gives_an_upper_bound():
     for seconds in (0.003, 0.004):
         (amortisation,) = amortisations_of(*MEASURED[:1], operator("triton", [seconds], "cupy"), *MEASURED[2:])
         assert {paid.calls.centre for paid in amortisation.paid} == {math.inf}
         (table,) = Amortisation(TITLE, (amortisation,)).tables
         assert table.rows[0][-3:] == ("never", "never", "never")
+    (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
+    (table,) = Amortisation(TITLE, (amortisation,)).tables
+    assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
 def test_a_library_or_a_provider_with_a_stream_of_its_own_is_compared_by_the_time_of_the_host():
@@ -124,12 +127,6 @@ def test_a_library_or_a_provider_with_a_stream_of_its_own_is_compared_by_the_tim
     jax = operator("jax", [0.001], "cupy", series="host")
     (amortisation,) = amortisations_of(slower, jax, build("jax", "cold", first=[4.0]))
     assert (amortisation.series, amortisation.paid[0].calls.centre) == ("host", pytest.approx(1000))
-
-
-def test_an_eager_library_without_a_measured_cost_gives_an_upper_bound():
-    (amortisation,) = amortisations_of(*MEASURED[:2], *MEASURED[3:4])
-    (table,) = Amortisation(TITLE, (amortisation,)).tables
-    assert table.rows[0][-3] == "after at most 750 calls (2.2 s of work)"
 
 
 def test_a_provider_is_compared_with_every_eager_one_that_its_note_names_and_that_was_measured():
@@ -152,15 +149,12 @@ def test_an_operator_pays_off_its_own_tuning_against_the_same_tuner_without_effo
     assert {amortised.paid[0].cache for amortised in of} == {"cold"}
 
 
-def test_an_operator_that_is_the_value_of_an_axis_has_the_costs_of_that_value():
+def test_an_operator_that_is_the_value_of_an_axis_has_its_costs_and_no_other_shape_or_failure_counts():
     chain = {"name": "pointwise", "chain": "swiglu"}
     times = operator("numpy", [0.02], **chain), operator("numba", [0.01], "numpy", **chain)
     builds = [build("numba", "process", op=op, compile=[cost]) for op, cost in (("swiglu", 1), ("softmax", 7))]
     (amortisation,) = amortisations_of(*times, *builds)
     assert amortisation.paid[0].calls.centre == pytest.approx(100)
-
-
-def test_operators_of_other_shapes_and_cases_that_failed_are_not_compared():
     other_shape = make.result(make.timing(0.003), of=make.case("softmax", "compilers", rows=64, by="cupy"))
     failed = make.result(of=make.case("softmax", "compilers", rows=32, by="cupy"), status="failed", reason="wrong")
     assert amortisations_of(other_shape, failed, *MEASURED[1:]) == []

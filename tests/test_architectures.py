@@ -53,11 +53,8 @@ def test_architectures_of_one_vendor_have_an_order_and_others_none():
         with pytest.raises(TypeError, match="not two architectures of one vendor"):
             assert Architecture.parse(left) < Architecture.parse(right)
     assert Architecture.parse("x86_64").vendor == ""
-    assert (
-        stand_in("sm_100").traits.architecture
-        == Architecture.parse("sm_100")
-        == stand_in("sm_100").target.device.architecture
-    )
+    bench = stand_in("sm_100")
+    assert bench.traits.architecture == Architecture.parse("sm_100") == bench.target.device.architecture
 
 
 # By nvcc 13.0 and nvdisasm: an instruction of the shape for the forms that are built, others in its place for the rest.

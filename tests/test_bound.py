@@ -121,27 +121,21 @@ def test_the_memory_traffic_of_a_counter_stands_beside_the_declared_bytes():
     assert "gpm.dram" in [share.by for share in counters.bound.evidence]
 
 
-def test_hardware_counters_are_preferred_to_shares_of_a_peak():
+def test_hardware_counters_are_preferred_to_shares_and_bytes_that_reached_no_memory_came_from_a_cache():
     columns = {"cupti.dram.read": [3e12] * 5, "cupti.dram.write": [1e12] * 5, "gpm.dram": [80.0] * 5}
     assert join(timed_case(), columns).traffic == Traffic(
         pytest.approx(4e12), pytest.approx(4e12), "cupti.dram.read + cupti.dram.write"
     )
-
-
-def test_bytes_that_did_not_reach_memory_came_from_a_cache():
     columns = {"gpm.dram": [2.0] * 5, "nvml.clock.memory": [MEMORY_HZ] * 5, "gpm.gpu": [99.0] * 5}
     result = make.result(make.timing(*[1e-3] * 900, moved=9e9, warmup_s=0.1), window=(10.0, 11.0))
     assert join(result, columns, kinds={"nvml.clock.memory": "gauge"}).bound.label == "L2"
 
 
-def test_the_time_under_the_power_cap_is_the_share_of_readings_in_the_window():
+def test_counters_are_taken_in_the_window_and_of_two_loads_attributed_to_none():
     columns = {"nvml.event_reasons": [0, 4, 4, 0x21, 4]}
     counters = join(timed_case(), columns, kinds={"nvml.event_reasons": "event"})
     seconds = {reason.name: reason.seconds for reason in counters.throttled}
     assert seconds == pytest.approx({"power cap": 0.6, "thermal, by software": 0.2})
-
-
-def test_counters_of_a_window_with_two_loads_are_not_attributed_to_one():
     timings = (make.timing(*[1e-3] * 450, moved=4e9), make.timing(*[1e-3] * 450, name="cold", moved=4e9))
     counters = join(make.result(*timings, window=(10.0, 11.0)), {"cupti.dram.read": [3e12] * 5, "gpm.gpu": [10.0] * 5})
     assert (counters.bound, counters.traffic) == (None, None)

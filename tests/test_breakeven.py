@@ -136,11 +136,14 @@ def test_the_bound_of_an_overlapped_transfer_counts_only_the_sides_that_pay(ends
     assert payoff.transfers[0].bound == pytest.approx(bound * GB)
 
 
-def test_a_transfer_that_does_not_state_who_pays_has_a_verdict_and_no_bound():
+def test_transfers_without_a_payer_have_no_bound_and_cases_without_a_ratio_are_left_out():
     (payoff,) = derived(Summary(run_of(transfer_of_ids(""))), Payoffs)
     assert (payoff.transfers[0].bound, payoff.transfers[0].share) == (None, None)
     (table,) = tables(Summary(run_of(transfer_of_ids(""))), "compression")
     assert table.rows[0][-4:] == ("–", "–", "faster 3.6×", "–")
+    lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
+    (payoff,) = derived(Summary(run_of(lacking, make.result())), Payoffs)
+    assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
 def test_measured_and_modelled_links_have_separate_tables_if_there_are_any():
@@ -154,12 +157,6 @@ def test_measured_and_modelled_links_have_separate_tables_if_there_are_any():
     assert modelled.rows[1][2:] == ("800GB/s", "slower 0.08×", "slower 0.1×", "slower 0.1×", "slower 0.2×")
     (even,) = tables(Summary(run_of(codec(ratio=0.9))), "compression")
     assert even.rows[0][-3:] == ("never",) * 3
-
-
-def test_other_cases_and_cases_without_a_ratio_are_left_out():
-    lacking = make.result(rate("compress.hot", 1.0), of=make.case("roundtrip", "compression"))
-    (payoff,) = derived(Summary(run_of(lacking, make.result())), Payoffs)
-    assert (payoff.codecs, payoff.transfers) == ((), ())
 
 
 def test_reports_for_programs_contain_the_payoffs():
@@ -187,7 +184,7 @@ def test_a_recorded_compression_run_gives_the_recorded_verdicts():
     assert all(measured.split()[0] == model.split()[0] for measured, model in verdicts.values())
 
 
-def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_that_was_crossed():
+def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link_crossed_or_named():
     run = store.read_run(Path(__file__).parent / "recordings/whole/h200x2-compression.jsonl.gz")
     page = rendering.report("html").render(run)
     drawing = next(svg for svg in page.split("<svg ") if "Break-even link bandwidth by codec: " in svg)
@@ -196,9 +193,6 @@ def test_the_chart_has_a_bar_up_to_each_break_even_link_and_a_line_for_each_link
     assert "not shown, because they never pay: 2" in page
     for link in ("save", "load", "socket", "d2h", "h2d", "peer", "process"):
         assert f"> {link} </text>" in drawing
-
-
-def test_a_named_link_is_a_line_of_the_chart_too():
     page = rendering.report("html").render(run_of(codec(), links=(NamedLink("25GbE", 25e9 / 8),)))
     assert "> 25GbE </text>" in page
 

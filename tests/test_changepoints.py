@@ -141,16 +141,13 @@ def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert change_points(values) == []
 
 
-def test_the_slope_is_that_of_theil_and_sen_with_an_interval_that_holds_it():
+def test_the_slope_is_that_of_theil_and_sen_and_the_score_that_of_mann_and_kendall():
     values = np.random.default_rng(3).normal(size=40) + 0.05 * np.arange(40)
     measured, expected = slope(values), theilslopes(values, alpha=0.95)
     low, high = measured.interval.low, measured.interval.high
     assert measured.interval.centre == pytest.approx(expected.slope)
     assert (low, high) == pytest.approx((expected.low_slope, expected.high_slope), rel=0.05)
     assert (slope([3.0] * 12).interval.centre, slope([3.0] * 12).score) == (0.0, 0.0)
-
-
-def test_the_score_of_independent_values_is_that_of_mann_and_kendall():
     values = np.random.default_rng(3).normal(size=40)
     count = len(values)
     tau = kendalltau(np.arange(count), values).statistic

@@ -1,12 +1,8 @@
-"""Builds in fresh interpreters on a real GPU: cold, warm and in a process that is up; Triton beside Triton by hand."""
+"""Builds in fresh interpreters on a real GPU: cold, warm and in a process that is up."""
 
 import functools
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 from _modules import suite_modules
 
@@ -20,7 +16,6 @@ pytestmark = pytest.mark.gpu
 SUITE = plugins.load("suites", "compilers")
 (BUILD,) = suite_modules("compilers", "_build")
 facts = functools.cache(inventory.facts)  # each search for devices opens the GPU in a process of its own
-BY_HAND = Path(__file__).with_name("_triton_by_hand.py")
 
 
 def build_report(by, caches, is_up=False):
@@ -45,17 +40,3 @@ def test_a_build_misses_an_empty_cache_and_hits_a_full_one(by):
     assert warm.seconds["compile"] < cold.seconds["compile"]
     assert up.seconds["first"] < cold.seconds["first"]
     assert set(cold.seconds) == {"first", "import", "context", "compile", "again"}
-
-
-def test_the_seconds_in_which_triton_compiles_are_those_of_the_same_compile_by_hand():
-    """Within 10 %, each in a fresh interpreter with empty caches; the median of three, in turns."""
-    pytest.importorskip("triton")
-    by_hand, ours = [], []
-    for _ in range(3):
-        with BUILD.Caches() as caches:
-            environment = {**os.environ, **caches.environment}
-            done = subprocess.run([sys.executable, str(BY_HAND)], env=environment, capture_output=True, check=True)
-            by_hand.append(float(done.stdout))
-        with BUILD.Caches() as caches:
-            ours.append(build_report("triton", caches).seconds["compile"])
-    assert np.median(ours) == pytest.approx(np.median(by_hand), rel=0.1)

@@ -405,14 +405,11 @@ def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
     return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
 
 
-def test_a_table_is_its_columns_as_they_lie_in_memory(suite, host, tmp_path):
+def test_a_table_is_its_columns_in_memory_and_of_a_long_one_row_groups_are_read_within_bounds(suite, host, tmp_path):
     columns = {"key": np.arange(1000, dtype=np.int32), "other": np.arange(1000, dtype=np.int32)[::-1].copy()}
     task = build(suite, host, "lz4", data=[table_file(tmp_path, columns, 1000)])
     assert b"".join(column.tobytes() for column in columns.values()) == trip_of(task).source.tobytes()
     assert "8000 bytes of columns in Arrow's memory layout, 1 of 1 row groups" in task.notes["corpus"]
-
-
-def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp_path):
     file = table_file(tmp_path, {"key": np.arange(10_000, dtype=np.int64)}, 100)
     taken = bounded(file, 4000)
     groups = np.unique(taken.data.view(np.int64) // 100).tolist()

@@ -49,15 +49,12 @@ def test_a_failed_reading_does_not_count_as_zero_and_a_result_that_was_never_tim
     }, "those of its devices and of the host"
 
 
-def test_a_window_includes_its_bounds_and_a_cumulative_counter_needs_two_readings():
+def test_a_window_includes_its_bounds_and_chunks_are_one_track_in_the_order_of_the_manifest():
     assert figure_of(track([1.0], [5.0], make.ENERGY)) is None
     assert figure_of(track([1.0, 1.0], [5.0, 6.0], make.ENERGY)) is None
     assert figure_of(track([], [])) is None
     assert track([1, 2, 3], [1, 2, 3]).during(1.0, 3.0).values.tolist() == [1, 2, 3]
     assert track([1, 2, 3], [1, 2, 3]).during(1.5, 2.5).values.tolist() == [2]
-
-
-def test_chunks_of_a_counter_are_one_track_in_the_order_of_the_manifest():
     sampled = [make.samples([1, 3], power=[10, 30]), make.samples([2], power=[20]), make.samples([4], energy=[0])]
     power, energy = CounterTable.of_run(make.run(sampled=sampled)).tracks
     assert (power.at.tolist(), power.values.tolist()) == ([1, 2, 3], [10, 20, 30])

@@ -80,7 +80,7 @@ def test_names_are_read_with_and_without_a_port(host, reached, answered):
     assert not endpoint.is_named([host, host], {"host.example", ""}, reached)
 
 
-def test_a_client_that_sends_slowly_is_disconnected(place):
+def test_slow_clients_and_those_above_the_limit_are_disconnected_and_later_ones_are_answered(place):
     started = time.monotonic()
     with socket.create_connection(place, timeout=10) as slow, contextlib.suppress(ConnectionError):
         while time.monotonic() - started < 8:
@@ -90,9 +90,6 @@ def test_a_client_that_sends_slowly_is_disconnected(place):
                 assert slow.recv(1) == b""
                 break
     assert time.monotonic() - started < 8
-
-
-def test_clients_above_the_limit_are_disconnected_and_later_ones_are_answered(place):
     with contextlib.ExitStack() as several:
         idle = [several.enter_context(socket.create_connection(place, timeout=10)) for _ in range(24)]
         ended = [client.recv(1) for client in idle]

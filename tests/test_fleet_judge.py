@@ -67,9 +67,15 @@ def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
     assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
 
 
-def test_several_slow_gpus_do_not_hide_each_other():
+def test_several_slow_gpus_do_not_hide_each_other_and_a_slow_node_or_gpu_explains_its_parts():
     slow = {(f"gpu0{node}", "cuda:0"): {"memory": 0.03} for node in (1, 4, 6)}
     assert {place.node for place in places(judged(16, 2, slow=slow))} == {"gpu01", "gpu04", "gpu06"}
+    slow = {("gpu02", f"cuda:{gpu}"): {"memory": 0.05} for gpu in range(2)}
+    (suspect,) = judged(16, 2, slow=slow).suspects
+    assert (suspect.unit, suspect.place) == ("node", Place("gpu02", ("cuda:0", "cuda:1")))
+    slow = {SLOW: {"memory": 0.05}, ("gpu03", ("cuda:0", "cuda:1")): {"ipc": 0.05}}
+    link = next(suspect for suspect in judged(slow=slow).suspects if suspect.unit == "link")
+    assert link.causes == (SlowCause("device", "cuda:1 is slow by itself"),)
 
 
 def test_heat_that_only_the_slow_gpu_has_explains_it_and_its_clock_too():
@@ -81,18 +87,6 @@ def test_heat_that_only_the_slow_gpu_has_explains_it_and_its_clock_too():
     capped = {(f"gpu0{node}", f"cuda:{gpu}"): {"power-capped"} for node in range(8) for gpu in range(2)}
     (suspect,) = judged(slow={SLOW: {"memory": 0.05}}, states=capped).suspects
     assert suspect.causes == (), "a power cap that all share explains nothing"
-
-
-def test_a_node_whose_gpus_are_all_slow_is_the_suspect():
-    slow = {("gpu02", f"cuda:{gpu}"): {"memory": 0.05} for gpu in range(2)}
-    (suspect,) = judged(16, 2, slow=slow).suspects
-    assert (suspect.unit, suspect.place) == ("node", Place("gpu02", ("cuda:0", "cuda:1")))
-
-
-def test_a_slow_link_is_explained_by_a_slow_gpu_at_its_end():
-    slow = {SLOW: {"memory": 0.05}, ("gpu03", ("cuda:0", "cuda:1")): {"ipc": 0.05}}
-    link = next(suspect for suspect in judged(slow=slow).suspects if suspect.unit == "link")
-    assert link.causes == (SlowCause("device", "cuda:1 is slow by itself"),)
 
 
 def test_a_narrow_link_to_the_host_explains_slow_copies_only():
@@ -335,21 +329,15 @@ def judge_with_failure(status, node="gpu02"):
     return judge_fleet(record, made)
 
 
-def test_a_wrong_answer_of_one_gpu_ends_with_3_and_is_reported():
+def test_wrong_answers_of_one_gpu_end_with_3_failures_of_all_accuse_none_and_invalid_cases_stay_open():
     judgement = judge_with_failure("failed")
     assert fleet_status(judgement) == 3
     answer = fleet_text.fleet_answer(judgement)
     assert answer.startswith("1 component with failed cases: gpu02 cuda:0: 1 case failed, unlike others: ")
     assert answer.endswith("3 of 9 elements are wrong")
-
-
-def test_a_case_that_is_invalid_on_one_gpu_leaves_a_strict_judgement_open():
-    judgement = judge_with_failure("invalid")
-    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
-
-
-def test_a_case_that_fails_on_every_gpu_accuses_no_gpu():
     record, digests = fleet(8, 1)
     everywhere = (CaseFailure("gemm/other", "failed", "no such kernel"),)
     made = [replace(digest, components=(replace(digest.components[0], failures=everywhere),)) for digest in digests]
     assert judge_fleet(record, made).failures == ()
+    judgement = judge_with_failure("invalid")
+    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)

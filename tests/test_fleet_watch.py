@@ -59,16 +59,13 @@ def test_gpus_that_report_one_uuid_are_followed_by_their_places():
     assert (component.place.node, component.states) == ("gpu03", (None, "suspect", "suspect"))
 
 
-def test_a_gpu_that_became_slower_is_listed_with_the_day_of_the_change():
+def test_a_slower_gpu_is_listed_with_its_day_and_one_that_moved_to_another_node_is_the_same():
     days = [day(number, 0.06 if number >= 10 else 0.0) for number in range(20)]
     (component,) = watch(days)
     event = newest_event_text(component.trends[0])
     assert event.startswith("bandwidth/triad")
     assert event.endswith("(worse) since day-10")
     assert component.worst == pytest.approx(0.06, abs=0.01)
-
-
-def test_a_gpu_that_moved_to_another_node_is_the_same_gpu():
     before, after = day(0, 0.05), day(1, 0.05)
     moved = [replace(digest, node="other") if digest.node == "gpu03" else digest for digest in after.digests]
     judged = judge_fleet(after.judgement.fleet, moved)

@@ -171,14 +171,11 @@ def test_an_idle_gpu_is_not_disturbed_and_neither_is_one_at_work(watch, gpu):
     assert {condition.discard for condition in (*idle, *busy)} == {()}
 
 
-def test_the_uuid_and_the_pci_id_lead_to_the_same_gpu(device):
+def test_the_uuid_and_the_pci_id_lead_to_one_gpu_and_the_inventory_knows_the_clock_of_the_watch(device):
     nvml = NVML.initialised()
     by_pci = dataclasses.replace(device, uuid="")
     uuids = {nvml.nvmlDeviceGetUUID(NVML.handle_of(nvml, candidate)) for candidate in (device, by_pci)}
     nvml.nvmlShutdown()
     assert uuids == {device.uuid}
-
-
-def test_the_inventory_knows_the_clock_that_the_watch_compares_with(device):
     default_hz = float(dict(device.details)["clock.sm_hz"])
     assert 5e8 < default_hz <= float(dict(device.details)["clock.sm_most_hz"])

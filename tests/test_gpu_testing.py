@@ -134,15 +134,12 @@ def test_work_on_the_timed_stream_passes(session, name):
     assert f"PASSED test_gpu.py::{name}" in session[0], session[0]
 
 
-def test_work_on_another_stream_is_refused_whether_long_or_short(session):
+def test_work_on_another_stream_is_refused_and_torch_is_timed_on_the_stream_that_it_is_given(session):
     text = session[0]
     assert "FAILED test_gpu.py::test_stray_of_another_stream" in text
     assert "of work on another stream than the one that is timed" in text
     assert "FAILED test_gpu.py::test_stray_that_is_short" in text, text
     assert rows(session).keys().isdisjoint({"test_stray_of_another_stream", "test_stray_that_is_short"})
-
-
-def test_torch_is_timed_on_the_stream_that_it_is_given_and_refused_on_its_own(session):
     pytest.importorskip("torch")
     row = rows(session)["test_torch"]
     assert row.figure.unit == "FLOP/s"

@@ -59,14 +59,11 @@ def test_pages_in_any_order_give_the_same_as_one_run(gpu, page, order):
     assert error(attention(gpu, dataclasses.replace(SMALL, page=page), order)) < 2**-11
 
 
-def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu):
+def test_a_kernel_that_reads_beyond_a_length_meets_nan_and_a_wrong_key_is_seen(gpu):
     decode = attention(gpu)
     decode._lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
         error(decode)
-
-
-def test_a_wrong_key_is_seen(gpu):
     decode = attention(gpu)
     for call in decode.calls():
         call()

@@ -97,11 +97,15 @@ def test_a_widened_threshold_is_explained_by_the_noise_of_identical_code(spread,
     assert text in sentence(finding)
 
 
-def test_a_case_is_the_same_only_within_the_users_threshold():
+def test_a_case_is_the_same_only_within_the_users_threshold_which_alone_judges_values_that_never_vary():
     before, after = evidence(*noisy(spread=0.2)), evidence(*noisy(1.01, spread=0.1))
     assert only_finding(before, after).verdict is Verdict.INCONCLUSIVE
     asked = only_finding(before, after, threshold=50)
     assert (asked.verdict, asked.threshold) == (Verdict.SAME, pytest.approx(math.log(1.5)))
+    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
+    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
+    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
+    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
 def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
@@ -111,13 +115,6 @@ def test_a_noise_run_counts_where_it_is_noisier_than_the_sides_themselves():
     assert "(20 processes of the noise run)" in sentence(finding)
     quiet = evidence(*noisy(spread=0.001, count=20))
     assert only_finding(evidence(*noisy(spread=0.05)), evidence(*noisy(spread=0.04)), noise=quiet).threshold > 0.05
-
-
-def test_values_that_never_vary_are_judged_by_the_users_threshold_alone():
-    finding = only_finding(evidence(*[1.0] * 5), evidence(*[1.03] * 5))
-    assert (finding.verdict, finding.threshold, finding.q) == (Verdict.SLOWER, pytest.approx(math.log(1.02)), 0.0)
-    finding = only_finding(evidence(0.0, 1.0, 2.0), evidence(1.0, 1.0, 2.0))
-    assert (finding.verdict, finding.cause) == (Verdict.INCONCLUSIVE, "no-ratio")
 
 
 def test_a_difference_between_sessions_does_not_average_out_within_one_session():
@@ -226,13 +223,10 @@ def test_a_candidate_that_failed_once_is_invalid_and_one_with_enough_valid_proce
     assert (finding.verdict, finding.reason) == (Verdict.INVALID, "candidate: 1 of 3 invalid: most samples had to go")
 
 
-def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict():
+def test_a_case_of_one_side_is_missing_or_new_and_one_that_is_skipped_now_is_invalid():
     other_case = make.case("copy", size_bytes=2**30)
     both = judge(evidence(*noisy()), evidence(*noisy(), of=other_case), percent(2))
     assert (both.findings, both.missing, both.new) == ((), (TRIAD,), (other_case,))
-
-
-def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
     skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
     assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
     assert judge(skipped, skipped, percent(2)).new == judge(evidence(*noisy()), skipped, percent(2)).new == ()

@@ -64,10 +64,16 @@ def test_a_page_with_many_cases_never_leaves_out_a_failed_one():
     assert "The tables list" not in page(*points(100))
 
 
-def test_of_many_bars_the_lowest_and_the_highest_are_drawn():
+def test_of_many_bars_the_outermost_are_drawn_and_cases_too_narrow_are_one_shape_of_the_timeline():
     html = page(*points(200), views=[View("bars", "All", ("triad",))])
     assert "the 20 lowest and the 20 highest of 200" in html
     assert len(re.findall(r'class="value"', html)) == 40
+    power = make.samples([0.0, 5000.0], power=[300.0, 301.0])
+    html = page(*points(5000), sampled=[power])
+    lanes, counter = re.findall(r"<svg.*?</svg>", html)[-2:]
+    assert lanes.count("<rect") < 400
+    assert re.search(r"triad\[size=\d+B?\] and \d+ more: \d+", lanes)
+    assert len(re.search(r'd="([^"]*)" class="band"', counter)[1]) < 100, "all of them follow one another"
 
 
 @pytest.mark.parametrize(("count", "said"), [(100, True), (400, False)])
@@ -78,28 +84,16 @@ def test_the_points_of_a_chart_have_tool_tips_unless_there_are_too_many(count, s
     assert ("<title>" in drawing) == said
 
 
-def test_cases_too_narrow_to_be_distinguished_are_one_shape_of_the_timeline():
-    power = make.samples([0.0, 5000.0], power=[300.0, 301.0])
-    html = page(*points(5000), sampled=[power])
-    lanes, counter = re.findall(r"<svg.*?</svg>", html)[-2:]
-    assert lanes.count("<rect") < 400
-    assert re.search(r"triad\[size=\d+B?\] and \d+ more: \d+", lanes)
-    assert len(re.search(r'd="([^"]*)" class="band"', counter)[1]) < 100, "all of them follow one another"
-
-
 def counters(*names):
     return tuple(Counter(f"nvml.{name}", "Hz", "gauge", 0.1, "nvidia-smi") for name in names)
 
 
-def test_a_counter_that_never_changes_is_named_with_its_value_and_not_drawn():
+def test_a_counter_that_never_changes_is_named_and_many_counters_share_the_points_of_their_drawings():
     clocks = make.samples([0.0, 1.0, 2.0], still=[3.2e9] * 3, moving=[1e9, 2e9, 1e9])
     html = page(*points(3), sampled=[clocks], counters=counters("still", "moving"))
     assert "<dt>nvml.still</dt><dd>3.200 GHz</dd>" in html
     assert 'aria-label="nvml.still' not in html
     assert 'aria-label="nvml.moving' in html
-
-
-def test_many_counters_share_the_points_of_their_drawings():
     rng = random.Random(0)
     at, names = [0.1 * n for n in range(1000)], [f"c{n}" for n in range(80)]
     clocks = make.samples(at, **{name: [rng.random() for _ in at] for name in names})

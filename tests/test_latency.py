@@ -81,7 +81,7 @@ def test_an_order_visits_every_node_once(nodes):
     assert sorted(order.at(i) for i in range(nodes)) == list(range(nodes))
 
 
-def test_the_steps_of_an_order_look_random():
+def test_the_steps_of_an_order_look_random_and_nodes_of_a_wide_stride_lie_on_random_lines():
     nodes = 2**15 - 1
     order = ORDER.drawn(np.random.default_rng(5), nodes, 128, 128)
     visited = np.array([order.at(i) for i in range(nodes)])
@@ -91,9 +91,6 @@ def test_the_steps_of_an_order_look_random():
     for bit in range(15):
         bits = visited >> bit & 1
         assert abs((bits[1:] == bits[:-1]).mean() - 0.5) < 0.03, bit
-
-
-def test_nodes_of_a_wide_stride_lie_on_random_lines_within_it():
     order = ORDER.drawn(np.random.default_rng(1), 1023, 2**21, 128)
     offsets = np.array([order.offset(i) for i in range(1023)])
     assert sorted(offsets // 2**21) == list(range(1023))

@@ -60,13 +60,10 @@ def test_a_broken_ring_fails_the_check(space):
         task.check()
 
 
-def test_a_single_timed_load_takes_as_long_as_one_in_a_chain():
+def test_single_loads_chains_and_the_clock_in_the_kernel_agree():
     alone, chained = measured("single", space="l1"), measured("load", space="l1")
     assert stats.median(alone["p50"].values) == pytest.approx(stats.median(chained["cycles"].values), rel=0.1)
     assert stats.median(alone["max"].values) >= stats.median(alone["p99"].values)
-
-
-def test_the_clock_in_the_kernel_agrees_with_the_events_around_it():
     within, round_it = measured("loaded", units=0), measured("load", space="dram")
     assert median(within["self"]) == pytest.approx(median(round_it["hot"]), rel=0.03)
 
@@ -91,12 +88,9 @@ def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access)
     expect_found(task, opened)
 
 
-def test_earlier_sums_of_the_streams_are_found():
+def test_earlier_sums_of_the_streams_and_an_sm_without_a_result_are_found():
     opened, task = build("loaded", backend="cupy", units=4)
     expect_found(task, opened, walk_of(task)._sums)
-
-
-def test_an_sm_without_a_result_fails_the_check():
     _, task = build("slices", backend="cupy", access="load", lines=64)
     task.stages[""].call()
     walk_of(task)._state[3].fill(0)

@@ -49,15 +49,12 @@ def test_each_level_is_found_and_each_cache_lies_in_its_boundarys_interval(per_o
     assert found_levels[-1].end is None
 
 
-def test_a_clean_knee_lies_between_its_two_neighbours_on_the_grid():
+def test_a_boundary_lies_at_a_clean_knee_or_where_a_ramp_leaves_its_level():
     grid = [2.0**power for power in range(10, 30)]
     first, second = levels(grid, [10.0 if size <= 2**18 else 100.0 for size in grid])
     assert (first.end.low, first.end.high) == (2**18, 2**19)
     assert first.end.centre == pytest.approx(2**18.5)
     assert (grid[first.last], grid[second.first]) == (2**18, 2**19)
-
-
-def test_a_boundary_lies_where_a_ramp_leaves_its_level_also_at_the_end_of_a_curve():
     grid = sizes(4)
     heights = [10.0 * max(1.0, size / (300 * KIB)) for size in grid]
     heights = [min(height, 200.0) for height in heights]

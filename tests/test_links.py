@@ -41,7 +41,7 @@ def test_the_best_figure_of_the_largest_size_comes_first():
     assert [figure.case.param("size_bytes") for figure in listed] == [2**30, 2**30]
 
 
-def test_both_directions_of_a_link_share_a_table_and_another_link_has_its_own():
+def test_both_directions_of_a_link_share_a_table_and_a_copy_in_both_shows_one_direction_and_the_sum():
     across = ("cuda:0", "cuda:2")
     results = [
         copy("pull", 396, **ENGINE),
@@ -55,9 +55,6 @@ def test_both_directions_of_a_link_share_a_table_and_another_link_has_its_own():
         "Figures of one link: cuda:0 + cuda:2",
     ]
     assert [row[3] for row in tables[0].rows] == ["100.0 %", "99.7 %"]
-
-
-def test_a_copy_in_both_directions_shows_one_direction_and_the_sum():
     both = copy("both", 390, extra=(("sum", 2**31),), direction="both ways", engine="copy engine")
     (table,) = link_tables(Summary(make.run(copy("pull", 396, **ENGINE), both)))
     assert [row[1:3] for row in table.rows] == [("396.0 GB/s", "–"), ("390.0 GB/s", "780.0 GB/s")]

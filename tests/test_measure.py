@@ -54,11 +54,15 @@ def test_a_kernel_gives_its_duration_in_batches_and_stops_by_its_interval(progra
     assert (hot.calls, hot.stop, len(hot.values) >= RULE.least) == (calls, stop, True)
 
 
-def test_noise_that_does_not_narrow_ends_with_the_budget():
+def test_noise_that_does_not_narrow_and_a_drift_that_never_ends_use_up_the_time_budgets_and_are_named():
     device = clockwork()
     series = measured(device, Task.of(stage(device, seconds=0.01, noise=0.2), check=passing))
     assert series["hot"].stop == "budget"
     assert sum(series["hot"].values) == pytest.approx(RULE.budget_s, rel=0.05)
+    device = clockwork()
+    series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
+    assert RULE.warmup_most_s <= series["hot"].warmup_s < RULE.warmup_most_s + 0.1
+    assert series["hot"].stop == "drift"
 
 
 def test_hot_cold_graph_and_single_calls_are_series_of_their_own():
@@ -113,13 +117,6 @@ def test_every_series_begins_with_a_flush_of_the_cache():
     device.flush = fill
     task = Task.of(Stage(lambda: device.spend(speed["seconds"]), Work(items=1), "item", modes=("hot",)), check=passing)
     assert measured(device, task)["hot"].values == pytest.approx([0.02] * RULE.least)
-
-
-def test_a_drift_that_never_ends_uses_up_the_time_budgets_and_is_named_as_the_reason():
-    device = clockwork()
-    series = measured(device, Task.of(stage(device, seconds=0.01, drift=0.05), check=passing))
-    assert RULE.warmup_most_s <= series["hot"].warmup_s < RULE.warmup_most_s + 0.1
-    assert series["hot"].stop == "drift"
 
 
 def test_sampling_waits_for_a_power_cap_that_acts_meanwhile():

@@ -31,7 +31,7 @@ def latest(*chunks):
     return values
 
 
-def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
+def test_the_newest_value_and_of_a_cumulative_counter_its_rate_is_shown_and_no_earlier_one():
     values = latest(
         make.samples((0.0, 1.0), power=(100.0, 200.0), energy=(5.0, 50.0)),
         make.samples((3.0,), power=(300.0,), energy=(350.0,)),
@@ -39,6 +39,9 @@ def test_the_newest_value_is_shown_and_of_a_cumulative_counter_its_rate():
     assert values.window("cuda:0").mean(Measure.BOARD_POWER).value == 300.0
     assert values.window("cuda:0").rate(Measure.ENERGY).value == 150.0
     assert values.window("cuda:1").mean(Measure.BOARD_POWER) is None
+    values = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
+    assert values.window("cuda:0").mean(Measure.BOARD_POWER) is None
+    assert set(live.row(values, "cuda:0").values()) == {"cuda:0", ""}
 
 
 FLOPS = {"work": make.Work(flops=1e12), "quantity": "flops"}
@@ -75,12 +78,6 @@ def test_a_busy_gpu_near_idle_power_without_memory_traffic_looks_hung_after_30_s
     assert watch.look(1032.0) == [], "the time begins again"
 
 
-def test_a_missing_value_is_not_replaced_by_an_earlier_one():
-    values = latest(make.samples((0.0,), power=(100.0,)), make.samples((1.0,), power=(None,)))
-    assert values.window("cuda:0").mean(Measure.BOARD_POWER) is None
-    assert set(live.row(values, "cuda:0").values()) == {"cuda:0", ""}
-
-
 def test_the_log_has_one_line_per_device_also_of_a_gpu_without_activity():
     values = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
@@ -104,13 +101,10 @@ def test_an_amd_gpu_has_its_busy_time_clock_temperature_and_reasons():
     ]
 
 
-def test_seconds_of_a_power_violation_are_not_shown_as_watts():
+def test_seconds_of_a_violation_are_no_watts_and_only_unknown_bits_beside_the_users_are_reasons():
     values = live.Latest((make.counter("nvml.violation.power", "s", "cumulative"), make.POWER))
     values.add([make.samples((0.0, 1.0), **{"violation.power": (7.0, 8.0)}, power=(100.0, 200.0))])
     assert live.row(values, "cuda:0")["power"] == "200.0 W"
-
-
-def test_clocks_set_by_the_user_are_no_throttle_reason_but_an_unknown_bit_is_one():
     values = latest(make.samples((0.0,), event_reasons=(float(0x1 | 0x2 | 0x10 | 0x100 | 0x400),)))
     assert live.row(values, "cuda:0")["throttle reasons"] == "bit 10"
 

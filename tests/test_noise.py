@@ -34,7 +34,7 @@ def test_the_threshold_is_that_of_a_gate_with_equally_many_processes_on_both_sid
     assert noise.threshold(0.01, 12) < noise.threshold(0.01, 3) / 2
 
 
-def test_the_noise_floor_is_that_of_the_processes_medians():
+def test_the_noise_floor_is_that_of_the_processes_medians_and_needs_three_ok_replicates():
     (floor,) = noise.floors(run_of(0.9, 1.0, 1.1))
     assert (floor.case, floor.devices, floor.replicates) == ("latency/chase[size=32MiB]", ("cuda:0",), 3)
     assert floor.between == pytest.approx(0.1)
@@ -43,6 +43,9 @@ def test_the_noise_floor_is_that_of_the_processes_medians():
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / 2)
     assert floor.log_deviation == pytest.approx(deviation)
     assert floor.threshold == pytest.approx(math.expm1(least(deviation, 3)))
+    run = run_of(1.0, None, 1.1)
+    assert noise.floors(run) == []
+    assert noise.undecided(run) == ["latency/chase[size=32MiB]: no floor, 2 of 3 replicates are ok: the worker ended"]
 
 
 @pytest.mark.parametrize(
@@ -66,12 +69,6 @@ def test_a_floor_names_the_smallest_detectable_change(spread, text):
 )
 def test_a_percentage_has_as_many_digits_as_its_size_needs(fraction, text):
     assert noise.percent(fraction) == text
-
-
-def test_a_case_of_fewer_than_three_ok_replicates_has_no_floor_and_says_why():
-    run = run_of(1.0, None, 1.1)
-    assert noise.floors(run) == []
-    assert noise.undecided(run) == ["latency/chase[size=32MiB]: no floor, 2 of 3 replicates are ok: the worker ended"]
 
 
 @pytest.mark.parametrize("odd", [-1.0, math.inf])

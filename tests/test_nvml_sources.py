@@ -216,13 +216,10 @@ def clock(monkeypatch):
     return now
 
 
-def test_gpms_metrics_are_those_of_the_binding():
+def test_gpms_metrics_are_those_of_the_binding_in_si_units_a_tenth_of_a_second_apart(clock):
     module = room_module("collectors", "gpm")
     numbers = {metric.name: getattr(pynvml, f"NVML_GPM_METRIC_{metric.nvml_name}") for metric in module._METRICS}
     assert numbers == {metric.name: metric.number for metric in module._METRICS}
-
-
-def test_gpm_gives_figures_in_si_units_a_tenth_of_a_second_apart(clock):
     samples = room_module("collectors", "gpm").GpmSamples(GpmCard(lacks=(pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,)), "gpu")
     clock[0] += 0.12
     values = samples.read()

@@ -49,13 +49,10 @@ def main_with(change, **settings):
 # --- streams
 
 
-def test_a_closed_standard_output_changes_no_exit_status():
+def test_a_closed_stream_changes_no_exit_status_and_no_file_of_a_run_gets_its_number():
     assert shell("gpubench --version >&-").returncode == 0
     done = shell("gpubench --nonsense >&-")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-
-
-def test_no_file_of_a_run_gets_the_number_of_a_closed_stream():
     program = "from gpubench.base import streams; streams.make_safe(False); import os; print(os.open('/', 0) > 2)"
     assert shell(f'{sys.executable} -P -c "{program}" 2>&- <&-').stdout == "True\n"
 
@@ -116,15 +113,12 @@ def test_text_is_read_and_written_as_utf_8_in_any_locale():
 # --- limits
 
 
-def test_too_few_descriptors_give_one_line_with_the_command_that_raises_the_limit():
+def test_too_few_descriptors_give_one_line_with_a_command_and_those_that_run_out_later_are_no_bug():
     done = shell("ulimit -n 20; gpubench list")
     assert done.returncode == 2
     assert done.stderr == (
         "gpubench: only 20 files may be open at once, and 64 are needed; raise the limit with `ulimit -n 1024`\n"
     )
-
-
-def test_descriptors_that_run_out_later_are_no_bug():
     done = main_with("import errno\ndef fail(): raise OSError(errno.EMFILE, 'Too many open files')\nm._run = fail")
     message = "gpubench: too many files are open; raise the limit with `ulimit -n 1024`\n"
     assert (done.returncode, done.stderr) == (2, message)

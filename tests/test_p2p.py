@@ -212,7 +212,6 @@ def test_a_copy_queued_behind_a_bulk_copy_of_the_copy_engine_waits_and_a_byte_th
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Return the medians of each `control` case that two H200 measured, by message and traffic."""
     run = store.read_run(H200S.parent / "whole/h200x2.jsonl.gz")
     results = [result for result in run.results if result.case.name == "control"]
     assert {result.status for result in results} == {"ok"}

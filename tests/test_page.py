@@ -266,7 +266,7 @@ def test_fewer_than_three_points_are_no_chart(kind):
     assert "figure" in {tag for tag, _, _ in PageElements(run_of(*sizes(), views=[view])).found}
 
 
-def test_a_peak_is_drawn_only_where_it_holds_and_each_bar_is_marked_with_its_own():
+def test_a_peak_is_drawn_only_where_it_holds_and_axes_have_the_unit_of_their_greatest_value():
     view = View("curve", "Chart", ("read",), x="size_bytes")
     same = run_of(*sizes(), views=[view])
     unlike = [replace(result, series=(replace(result.series[0], limit="l2"),)) for result in sizes()[:1]]
@@ -275,6 +275,8 @@ def test_a_peak_is_drawn_only_where_it_holds_and_each_bar_is_marked_with_its_own
     unlimited = [replace(result, series=(replace(result.series[0], limit=""),)) for result in sizes()[:1]]
     page = PageElements(run_of(*unlimited, *sizes()[1:], views=[View("bars", "Chart", ("read",))]))
     assert page.text.count('class="target"') == 3
+    assert ticks([79.0, 900.0], "W", count=3) == (["0", "500", "1000"], "W")
+    assert ticks([0.0, 0.0], "") == (["0", "0.2", "0.4", "0.6", "0.8", "1"], "")
 
 
 def ticks(values, unit, **fields):
@@ -290,8 +292,3 @@ def test_the_ticks_of_a_logarithmic_axis_are_in_a_unit_that_fits_each_of_them(lo
     labels, positions = ticks([low, high], "s", log=True)
     assert positions == unit
     assert all(1 <= float(label.split()[0]) < 10_000 for label in labels), labels
-
-
-def test_axes_have_the_unit_of_their_greatest_value():
-    assert ticks([79.0, 900.0], "W", count=3) == (["0", "500", "1000"], "W")
-    assert ticks([0.0, 0.0], "") == (["0", "0.2", "0.4", "0.6", "0.8", "1"], "")

@@ -120,13 +120,10 @@ def test_a_stream_into_a_file_goes_on_where_it_is_and_replaces_nothing(tmp_path,
     assert (tmp_path / "log").read_bytes() == b"before, page, behind"
 
 
-def test_a_link_to_a_device_is_no_history(folder):
+def test_a_link_to_a_device_is_no_history_and_a_pipe_no_index_of_a_site(folder):
     (folder / "h.sqlite").symlink_to(FULL)
     for command in ("import a.jsonl", "show", "rebuild", "prune --keep 1"):
         assert in_one_line(folder, f"history {command} --store h.sqlite") == (5, f"gpubench: h.sqlite: {SPECIAL}\n")
-
-
-def test_a_pipe_as_the_index_of_a_site_is_refused(folder):
     (folder / "site").mkdir()
     (folder / "site/index.html").symlink_to("../pipe")
     status, line = in_one_line(folder, "site runs -o site")

@@ -173,9 +173,14 @@ def test_two_ranks_measure_in_lockstep_and_each_has_its_series(ranked):
     assert abs(len(first.values) - len(second.values)) <= sum(count for _, count in pair.discarded)
 
 
-def test_no_rank_continues_before_all_have_checked_its_outputs(ranked):
+def test_ranks_wait_for_each_other_and_a_case_that_one_skips_is_skipped(ranked):
     watched = ranked["watched"]
     assert (watched.status, watched.reason) == ("ok", "")
+    uneven = ranked["uneven"]
+    assert uneven.status == "ok", uneven.reason
+    assert {series.rank for series in uneven.series} == {1}
+    declined = ranked["declined"]
+    assert (declined.status, declined.reason) == ("skipped", "rank 1 has no room")
 
 
 def test_a_killed_rank_fails_its_case_and_the_next_gets_a_fresh_worker(ranked):
@@ -193,20 +198,9 @@ def test_a_task_may_expect_and_time_the_end_of_a_rank(ranked):
     assert 0 < values["self"][0] < 5
 
 
-def test_a_case_that_one_rank_skips_is_skipped_and_not_failed(ranked):
-    declined = ranked["declined"]
-    assert (declined.status, declined.reason) == ("skipped", "rank 1 has no room")
-
-
 def test_a_bug_in_a_suite_keeps_its_traceback_in_the_result(failing):
     (bug,) = (result for result in failing.results if result.case.name == "bug")
     assert 'raise ZeroDivisionError("a bug in the suite")' in dict(bug.notes)["traceback"]
-
-
-def test_idle_ranks_wait_until_the_working_one_is_done(ranked):
-    uneven = ranked["uneven"]
-    assert uneven.status == "ok", uneven.reason
-    assert {series.rank for series in uneven.series} == {1}
 
 
 def test_each_replicate_runs_in_fresh_processes_in_an_order_of_its_own(faults):

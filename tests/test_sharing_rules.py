@@ -358,10 +358,15 @@ def test_a_megabyte_of_anything_is_redacted_in_a_second(atom):
     assert time.process_time() - began < 1
 
 
-def test_an_unchanged_value_is_returned_as_the_same_object():
+def test_an_unchanged_value_is_the_same_object_and_equal_tuples_are_changed_by_their_types():
     equal_text = "".join(["cuda", ":0"])  # equal to the device's id, but another object
     run = make.run(make.result(devices=("cuda:0",)), make.result(devices=(equal_text,), replicate=1))
     assert with_texts(run, lambda text: text) is run
+    pairs = (("owner", "ada"), ("size", 2.5))
+    values = (Marked(pairs, pairs),) * 3
+    for changed in with_texts(values, lambda text: text.replace("owner", "you"), lambda word: word):
+        assert changed.words is pairs
+        assert changed.texts == (("you", "ada"), ("size", 2.5))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,11 +375,3 @@ class Marked:
 
     words: "tuple[tuple[Annotated[str, WORD], str | float], ...]"
     texts: "tuple[tuple[str, str | float], ...]"
-
-
-def test_equal_tuples_of_texts_are_changed_by_their_types_however_often_they_occur():
-    pairs = (("owner", "ada"), ("size", 2.5))
-    values = (Marked(pairs, pairs),) * 3
-    for changed in with_texts(values, lambda text: text.replace("owner", "you"), lambda word: word):
-        assert changed.words is pairs
-        assert changed.texts == (("you", "ada"), ("size", 2.5))

@@ -17,9 +17,12 @@ def rows(values, name="main_mib"):
     return [SoakRow(f"run {number}", 1.0, 0, Usage(**held | {name: value})) for number, value in enumerate(values)]
 
 
-def test_values_that_rise_and_fall_have_not_grown():
+def test_values_have_grown_if_they_rise_steadily_over_three_rows_after_the_warm_up():
     assert grown(rows([400.0, 2480.0, 1970.0, 2480.0, 1970.0, 2480.0, 1970.0], "children_mib")) == []
     assert grown(rows([60.0, 64.0, 65.0, 64.5, 66.0, 68.0, 70.0])) == []
+    assert grown(rows([60.0 + 5 * number for number in range(10)])) == ["main MiB grew from 75.0 to 95.0"]
+    assert grown(rows(range(10, 30), "descriptors")) == ["descriptors grew from 16.0 to 24.0"]
+    assert grown(rows([0.0, 60.0, 900.0])) == []
 
 
 def test_the_peaks_of_workers_are_compared_only_where_there_are_several_rows_of_the_same_work():
@@ -27,15 +30,6 @@ def test_the_peaks_of_workers_are_compared_only_where_there_are_several_rows_of_
     assert grown(rising) == ["children MiB grew from 1000.0 to 2200.0"]
     assert grown(rising, has_same_work=False) == []
     assert grown(rising[:6]) == []
-
-
-def test_values_that_rise_steadily_have_grown():
-    assert grown(rows([60.0 + 5 * number for number in range(10)])) == ["main MiB grew from 75.0 to 95.0"]
-    assert grown(rows(range(10, 30), "descriptors")) == ["descriptors grew from 16.0 to 24.0"]
-
-
-def test_growth_needs_three_rows_after_the_warm_up():
-    assert grown(rows([0.0, 60.0, 900.0])) == []
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_text_without_a_number_and_unit_is_refused_as_a_time(text):
         soaking.seconds_of(text)
 
 
-def test_the_ledger_has_the_rates_over_the_passes():
+def test_the_ledger_has_the_rates_over_the_passes_and_names_a_case_without_a_valid_result():
     rates = [1e-3, 2e-3, 1.25e-3]
     ledger = ledger_of(make.run(*(passed_result(number, seconds) for number, seconds in enumerate(rates))))
     (case,) = ledger.cases
@@ -105,9 +105,6 @@ def test_the_ledger_has_the_rates_over_the_passes():
     wrong = ledger_of(make.run(passed_result(0), failed(1), passed_result(2)))
     assert (wrong.wrong, wrong.exit_status) == ((f"pass 2, {CASE.id}: 1 of 9 are wrong",), 3)
     assert wrong.cases[0].row[2] == "2 ok, 1 failed"
-
-
-def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_fails():
     memory_case = make.case("memory", "soak", pattern="random")
     skipped = make.result(of=memory_case, status="skipped", cause="unsupported", reason="needs 104 GiB of memory")
     ledger = ledger_of(make.run(passed_result(0), skipped))
@@ -118,12 +115,8 @@ def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_f
 
 
 def test_a_pass_whose_first_result_has_other_bits_is_found_also_between_gpus_of_one_model():
-    results = [
-        passed_result(0),
-        passed_result(1),
-        passed_result(0, device="cuda:1"),
-        passed_result(1, digest="bb", device="cuda:1"),
-    ]
+    second = (passed_result(0, device="cuda:1"), passed_result(1, digest="bb", device="cuda:1"))
+    results = [passed_result(0), passed_result(1), *second]
     ledger = ledger_of(make.run(*results, facts=GPUS))
     (sentence,) = ledger.wrong
     assert sentence.startswith(f"pass 2, {CASE.id} on cuda:1: its first result has other bits (bb)")
@@ -170,12 +163,9 @@ def test_the_ledger_compares_each_gpu_with_the_others_and_with_its_first_pass():
     for device, seconds in (("cuda:0", (1.0, 1.0)), ("cuda:1", (1.0, 1.0)), ("cuda:2", (1.05, 1.1))):
         for number, value in enumerate(seconds):
             series = make.timing(value, name="self", moved=1e9), make.Series("beside", "B/s", (2e12,), role="observed")
-            fields = {
-                "replicate": number,
-                "window": (10.0 * number, 10.0 * number + 5),
-                "notes": (("soak.load", "constant"),),
-            }
-            results.append(make.result(*series, of=burn, devices=(device,), **fields))
+            fields = {"replicate": number, "window": (10.0 * number, 10.0 * number + 5)}
+            notes = (("soak.load", "constant"),)
+            results.append(make.result(*series, of=burn, devices=(device,), notes=notes, **fields))
     sampled = [Samples("nvml", "cuda:2", (1.0, 2.0, 8.0), (("p", (690.0, 700.0, 100.0)),))]
     facts = make.facts(*(make.device(f"cuda:{number}") for number in range(3)))
     first, _, slow = ledger_of(make.run(*results, sampled=sampled, counters=power, facts=facts)).compared_devices

@@ -60,9 +60,11 @@ def test_a_remark_on_the_counters_is_kept_with_the_run_and_read_again(tmp_path):
     assert store.read_run(tmp_path / "again.jsonl") == run
 
 
-def test_samples_of_an_older_file_have_no_reading_time(small):
+def test_an_older_file_has_no_reading_time_and_one_without_an_end_is_partial(small):
     older = b'{"kind":"samples","collector":"nvml","device":"cuda:0","at":[1.0],"columns":[["nvml.power",[2.0]]]}\n'
     assert record.decode(older) == model.Samples("nvml", "cuda:0", (1.0,), (("nvml.power", (2.0,)),))
+    run = store.read_run(small)
+    assert (run.complete, len(run.results), run.warnings) == (False, 1, ())
 
 
 def test_records_are_distinguished_by_kind_and_have_the_fields_of_the_model(small):
@@ -140,11 +142,6 @@ def test_a_file_cut_at_any_byte_is_read_or_refused_in_one_line(path):
         else:
             with pytest.raises(FileError, match="line 1: its manifest is missing or incomplete"):
                 store.read_run(path)
-
-
-def test_a_file_without_an_end_is_a_partial_run(small):
-    run = store.read_run(small)
-    assert (run.complete, len(run.results), run.warnings) == (False, 1, ())
 
 
 def test_an_exception_in_the_writers_block_leaves_a_partial_run(path):

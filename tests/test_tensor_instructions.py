@@ -118,7 +118,7 @@ def test_a_lane_holds_the_elements_of_its_row_and_columns(rows, cols, dtype):
         assert held.tolist() == expected
 
 
-def test_sums_lie_two_columns_a_lane_and_eight_rows_apart():
+def test_sums_lie_two_columns_a_lane_and_eight_rows_apart_and_chunks_are_moved_by_the_row():
     sums = np.arange(16 * 16).reshape(16, 16)
     words = FRAGMENTS.sum_words(sums.astype(np.float32))
     for word, lane in np.ndindex(words.shape):
@@ -127,9 +127,6 @@ def test_sums_lie_two_columns_a_lane_and_eight_rows_apart():
     halves = FRAGMENTS.sum_words(sums.astype(np.float16))
     assert halves.shape == (4, 32)
     assert halves[1, 5].tobytes() == sums[9, 2:4].astype(np.float16).tobytes()
-
-
-def test_the_swizzle_moves_chunks_of_sixteen_bytes_by_the_row():
     matrix = np.arange(16 * 64, dtype=np.uint16).reshape(16, 64)
     image = FRAGMENTS.swizzled(matrix).view(np.uint16).reshape(16, 8, 8)
     for row, chunk in np.ndindex(16, 8):

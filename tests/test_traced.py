@@ -107,18 +107,15 @@ def test_the_time_of_the_device_is_divided_and_kernels_are_named_and_summed_the_
     assert copy.series[-1].values == (2.0**20,)
 
 
-def test_cuptis_clock_is_converted_by_two_moments_on_both_clocks(tmp_path):
-    clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # the second clock has another zero and is 1 ppm faster
-    files = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
-    assert files.start[0] == pytest.approx(51.000001, abs=1e-9)
-
-
-def test_a_trace_that_did_not_start_says_why(tmp_path):
+def test_a_trace_that_did_not_start_says_why_and_cuptis_clock_is_converted_by_two_moments(tmp_path):
     assert traced.read(tmp_path).reason == "the script ended before it was traced"
     assert trace_files(tmp_path, ROWS, NAMES, reason="cuptiActivityEnable: no driver").reason.startswith(
         "cuptiActivity"
     )
     assert trace_files(tmp_path, [], NAMES).reason == "no kernel and no copy was recorded"
+    clocks = ((0, 50 * 10**9), (2 * 10**9, 52 * 10**9 + 2000))  # the second clock has another zero and is 1 ppm faster
+    files = trace_files(tmp_path, [(10**9, 2 * 10**9, KERNEL, 0, 0)], NAMES, clocks)
+    assert files.start[0] == pytest.approx(51.000001, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_constant_time_has_no_rate_and_two_sizes_have_no_model():
     assert len(transfer.fit(SIZES[:5], times(1e-6, 1e9, SIZES[:5])).pieces) == 1
 
 
-def test_two_paths_cross_between_measured_neighbours():
+def test_two_paths_cross_between_measured_neighbours_equal_ones_do_not_and_others_may_twice():
     kernel, engine = narrow_intervals(times(2e-6, 3e10)), narrow_intervals(times(6e-6, 5.5e10))
     truth = 4e-6 / (1 / 3e10 - 1 / 5.5e10)
     ((is_kernel_above, size),) = transfer.crossovers(SIZES, kernel, engine)
@@ -74,9 +74,6 @@ def test_two_paths_cross_between_measured_neighbours():
         transfer.fit(SIZES, [interval.centre for interval in path]).pieces[0] for path in (kernel, engine)
     )
     assert transfer.meeting(kernel_piece, engine_piece) == pytest.approx(truth)
-
-
-def test_equal_paths_do_not_cross_others_may_twice_and_wide_intervals_widen_a_crossover():
     first = narrow_intervals(times(5e-6, 4e11), 1e-5)
     second = narrow_intervals(
         [value * (1.01 if index % 2 else 0.99) for index, value in enumerate(times(5e-6, 4e11))], 1e-5

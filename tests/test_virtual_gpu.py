@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from _modules import suite_module
-from test_virtual_memory import SUITE, VIRTUAL_CASES
+from test_virtual_memory import SUITE
 from test_virtual_sharing_gpu import expect_ok, measured, values
 
 from gpubench import plugins
@@ -17,6 +17,20 @@ from gpubench.model import Case, Facts
 pytestmark = pytest.mark.gpu
 GROW = suite_module("virtual", "_grow")
 GIB = 2**30
+CASES = (
+    "reserve",
+    "create",
+    "map?",
+    "access",
+    "unmap",
+    "grow",
+    "remap",
+    "mapped",
+    "churn",
+    "call",
+    "forward",
+    "limits",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +48,9 @@ def headline(result):
     return float(np.median(series.values)) / series.work.items
 
 
-def test_every_case_passes_its_check(facts):
-    expect_ok(measured(facts, "smoke", *(f"{name}*" for name in VIRTUAL_CASES)))
+def test_every_case_passes_its_check_and_forwarded_copies_arrive(facts):
+    expect_ok(measured(facts, "smoke", *(f"{name}*" for name in CASES)))
+    expect_ok(measured(facts, "full", "forward_copy*transport=tcp*delay_us=0*"))
 
 
 def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts):
@@ -113,10 +128,6 @@ def test_a_posted_launch_costs_less_than_an_answered_one_which_costs_the_delay_m
     }
     assert seconds["posted", 0] < seconds["wait", 0]
     assert seconds["wait", 100] == pytest.approx(seconds["wait", 0] + 100e-6, rel=0.3)
-
-
-def test_forwarded_copies_arrive(facts):
-    expect_ok(measured(facts, "full", "forward_copy*transport=tcp*delay_us=0*"))
 
 
 def test_a_query_of_the_driver_takes_less_than_a_microsecond(facts):

@@ -224,7 +224,7 @@ def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes():
     assert 0 < SUSPENSION.touch_host_memory(2**24) < 5
 
 
-def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back():
+def test_in_a_migration_every_gpu_has_one_successor_and_a_program_that_has_not_moved_is_found():
     uuids = [bytes([number]) * 16 for number in range(4)]
     following = dict(SUSPEND.rotation(uuids))
     assert sorted(following) == sorted(following.values()) == uuids
@@ -233,9 +233,6 @@ def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back()
         assert following[place] != place
         place = following[place]
     assert place == uuids[2]
-
-
-def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_its_uuid():
     old, new = bytes(16), bytes(range(16))
     before = {old: 2, new: 0}
     # the UUID that the driver gives the program may be outdated

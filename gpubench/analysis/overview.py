@@ -119,20 +119,17 @@ def overview(summary: Summary) -> Overview:
         tuple(values),
         tuple(run_doubts),
         (*_host_note(summary), *run_doubts[1:], *run_limitations[:_MOST_LIMITATIONS], *skips(summary)[:2]),
-        tuple(_suite_line(summary, name, summary.results_of(name)) for name in _suite_names(summary.run)),
+        tuple(
+            _suite_line(summary, name, summary.results_of(name))
+            for name in dict.fromkeys(result.case.suite for result in summary.run.results)
+        ),
     )
-
-
-def _measured_devices(summary: Summary) -> list[Device]:
-    used = {device for result in summary.run.results for device in result.devices}
-    devices = summary.run.manifest.facts.devices
-    return [device for device in devices if device.id in used] or list(devices)
 
 
 def _device_lines(summary: Summary) -> Iterator[str]:
     """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
     models: dict[tuple[str, str], list[str]] = {}
-    for device in _measured_devices(summary):
+    for device in summary.measured_devices:
         models.setdefault((device.name, _device_size(device)), []).append(device.id)
     for (name, size), ids in models.items():
         count = f"{len(ids)} × " if len(ids) > 1 else ""
@@ -186,13 +183,9 @@ def _date(started: str) -> str:
 
 
 def _host_note(summary: Summary) -> list[str]:
-    devices = _measured_devices(summary)
+    devices = summary.measured_devices
     hosts = [device for device in devices if device.backend == "host"]
     return [_OF_HOST] if hosts and len(hosts) == len(devices) else []
-
-
-def _suite_names(run: Run) -> list[str]:
-    return list(dict.fromkeys(result.case.suite for result in run.results))
 
 
 def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:

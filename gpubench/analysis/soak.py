@@ -151,7 +151,13 @@ def ledger_of(run: Run) -> SoakLedger:
         tuple(_compared_devices(run, cases, results)),
         (*_failures(results), *_deviating_digests(run, results)),
         tuple(_unproven_cases(grouped.values())),
-        tuple(dict.fromkeys(_sick_text(remark, results) for remark in run.remarks if _is_sick(remark))),
+        tuple(
+            dict.fromkeys(
+                _sick_text(remark, results)
+                for remark in run.remarks
+                if (remark.source, remark.state) == (trust.HEALTH_SOURCE, "event")
+            )
+        ),
     )
 
 
@@ -180,10 +186,6 @@ def tables_of(ledger: SoakLedger) -> list[Table]:
         Table("Soak: not compared", _UNPROVEN_HEADS, ledger.unproven, _UNPROVEN_HEADS),
     ]
     return [table for table in tables if table.rows]
-
-
-def _is_sick(remark: Remark) -> bool:
-    return (remark.source, remark.state) == (trust.HEALTH_SOURCE, "event")
 
 
 def _sick_text(remark: Remark, results: Sequence[Result]) -> str:

@@ -94,6 +94,13 @@ class Summary:
         in_window = counters.Window(self.counters, device_id, [result.window]).clock(Measure.CORE_CLOCK)
         return in_window or next((series.clock_hz for series in result.series[:1]), None)
 
+    @property
+    def measured_devices(self) -> list[Device]:
+        """The devices that have results, in the order of the inventory; all devices if no result names one."""
+        used = {device for result in self.run.results for device in result.devices}
+        devices = self.run.manifest.facts.devices
+        return [device for device in devices if device.id in used] or list(devices)
+
     def device(self, device_id: str) -> Device:
         """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""
         return self._peaks.device(device_id)

@@ -29,6 +29,10 @@ _SCATTERING = {  # the cause of a wide interval, by label
     "unsettled": "it still drifted at the end of the measuring time",
     POWER_CAPPED: "the power cap changed its clock",
 }
+_LIMITING = {  # the clause of a label that limits a whole run
+    "unwatched": "throttling of the GPU was not monitored (unwatched)",
+    "interposed": "the driver's calls went through another library, which `gpubench doctor` names (interposed)",
+}
 _FEW = 10  # samples: fewer make a wide interval by themselves
 _NAMED = 2  # causes of failures that a clause names; the others are counted
 _IMPORTED = "imported, not checked"
@@ -79,8 +83,7 @@ def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
         *(remark.words for remark in summary.run.remarks if (remark.source, remark.state) == (STATE_SOURCE, "event")),
         *_capped(summary),
         *(clause for clause, is_doubt in _disturbances(summary, values) if not is_doubt),
-        *_unwatched(summary),
-        *_interposed(summary),
+        *(text for label, text in _LIMITING.items() if any(label in result.labels for result in summary.run.results)),
         *_unsettled(summary),
         *_unchecked(summary),
     ]
@@ -184,16 +187,6 @@ def _capped(summary: Summary) -> Iterator[str]:
     clocks = [clock_hz for clock_hz in means if clock_hz]
     down = f": the clock fell to {units.quantity(min(clocks), 'Hz')}" if clocks else ""
     yield f"the power cap limited {len(capped)} of {len(measured)} cases{down}"
-
-
-def _unwatched(summary: Summary) -> Iterator[str]:
-    if any("unwatched" in result.labels for result in summary.run.results):
-        yield "throttling of the GPU was not monitored (unwatched)"
-
-
-def _interposed(summary: Summary) -> Iterator[str]:
-    if any("interposed" in result.labels for result in summary.run.results):
-        yield "the driver's calls went through another library, which `gpubench doctor` names (interposed)"
 
 
 def _unsettled(summary: Summary) -> Iterator[str]:

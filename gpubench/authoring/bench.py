@@ -47,11 +47,6 @@ class Exchange(Protocol):
     def __call__(self, value: Any) -> list[Any]: ...
 
 
-def _exchange_alone(value: Any) -> list[Any]:
-    """Return the values of all ranks of a case with a single rank."""
-    return [value]
-
-
 def _receive_descriptors(address: str, count: int) -> tuple[int, ...]:
     """Return the `count` file descriptors that another rank sends over the local socket at `address`."""
     if not count:
@@ -188,7 +183,7 @@ class Bench:
     world: int = 1
     peers: tuple[Device, ...] = ()
     devices: tuple[Device, ...] = ()
-    exchange: Exchange = _exchange_alone
+    exchange: Exchange = lambda value: [value]
     node_host: str = ""
     word_kernels: WordKernels | None = None
     helpers: list[Helper] = field(default_factory=list)

@@ -127,14 +127,9 @@ def _libraries(path: Path) -> set[str]:
     return names & set(NEEDED)
 
 
-def has_amd_parts(machine: Probe) -> bool:
-    """Return whether the machine has an AMD GPU or a wheel for one."""
-    return bool(machine.gpus or any(map(_WHEEL.match, machine.wheels or {})))
-
-
 def findings(machine: Probe) -> tuple[UnavailablePart, ...]:
     """Return every obstacle with its fix; empty if there is no AMD GPU and no wheel for one."""
-    if not has_amd_parts(machine):
+    if not (machine.gpus or any(map(_WHEEL.match, machine.wheels or {}))):
         return ()
     return tuple(
         UnavailablePart("rocm", problem, fix)

@@ -248,7 +248,8 @@ class Evidence:
         """Return why the clock of a case was what it was, as a clause and as who could change it."""
         details = dict(case.device.details)
         shares: dict[EventClass, float] = {}
-        for track in self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS):
+        tracks = self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS)
+        for track in tracks:
             values = np.concatenate([track.during(*result.window).values for result in case.results])
             for bit, share in bit_shares(track, values):
                 shares[bit.kind] = max(shares.get(bit.kind, 0.0), share)
@@ -263,10 +264,7 @@ class Evidence:
         own, most = details.get("clock.application_hz", ""), details.get("clock.sm_most_hz", "")
         if shares.get(EventClass.USER, 0.0) >= 0.5 or (own and most and own != most):
             return "the user has set the clocks", "user"
-        return ("no throttle reason" if shares or self._has_reasons(case) else "reasons were not read"), "nobody"
-
-    def _has_reasons(self, case: Measured) -> bool:
-        return bool(self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS))
+        return ("no throttle reason" if tracks else "reasons were not read"), "nobody"
 
     def of_busy(self, case: Measured, measure: Measure, other: Measure = Measure.BUSY) -> Ratio | None:
         """Return one activity counter over another in a case's steady readings; None without three above zero.

@@ -80,7 +80,8 @@ class Grounds:
             return Objection(
                 Verdict.NOT_COMPARABLE, "machine", f"not comparable with the baseline: {'; '.join(reasons)}"
             )
-        return _process_objection(old, new) or _figure_objection(old, new)
+        of_processes = _side_objection("candidate", new) or _side_objection("baseline", old)
+        return of_processes or _figure_objection(old, new)
 
     def machine_differences(self, old: Side, new: Side) -> tuple[str, ...]:
         """Return the differences between the machines, drivers and settings of the two sides, as clauses, each once.
@@ -343,11 +344,6 @@ def unjudged(side: Side, name: str = "candidate") -> Objection | None:
     `name` is `baseline` or `candidate`, which stands in the reason; a failed process is an objection only for the
     latter."""
     return _side_objection(name, side) or _logarithm_objection(side.logs, side.logs, side.values)
-
-
-def _process_objection(old: Side, new: Side) -> Objection | None:
-    """Return an objection if a process of the candidate `new` failed, or if a side has processes that are not ok."""
-    return _side_objection("candidate", new) or _side_objection("baseline", old)
 
 
 def _side_objection(name: str, side: Side) -> Objection | None:

@@ -119,7 +119,7 @@ def _of_file(path: Path) -> Policy:
         strict=gate.flag("strict"),
         allow_missing=gate.flag("allow_missing"),
         allow_undecided=gate.flag("allow_undecided"),
-        floors=(*built_in().floors, *_floors(top.tables("floor"))),
+        floors=(*built_in().floors, *map(_floor, top.tables("floor"))),
     )
 
 
@@ -216,11 +216,6 @@ class _PolicyTable:
         if not isinstance(value, bool):
             raise self.refuse(key, "true or false is expected")
         return value
-
-
-def _floors(tables: list[_PolicyTable]) -> tuple[Floor, ...]:
-    """Return the floors of the user's tables. Raises UsageError if a key is wrong."""
-    return tuple(map(_floor, tables))
 
 
 def _floor(table: _PolicyTable) -> Floor:

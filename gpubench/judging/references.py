@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import LEAST_SHIFTS, UNKNOWN, resource, without_outlying_processes
+from gpubench.judging.sessions import LEAST_SHIFTS, UNKNOWN, resource, squared_deviations, without_outlying_processes
 from gpubench.model import Verdict
 
 LEAST_REFERENCES = 3  # a median of fewer follows a single case
@@ -103,7 +103,7 @@ class CaseShift:
     @cached_property
     def variance(self) -> float:
         """The variance of one process's logarithm, pooled over the baseline and the first measurement."""
-        squares = sum(_squares(logs) for logs in (self.before, self.first))
+        squares = sum(squared_deviations(logs) for logs in (self.before, self.first))
         return squares / (len(self.before) + len(self.first) - 2)
 
     @property
@@ -371,12 +371,6 @@ def _without_steps(cases: Sequence[CaseShift], steps: Sequence[CommonShift]) -> 
         without_step = replace(effect, shift=effect.shift - step.shift, low=centre - margin, high=centre + margin, p=p)
         findings[case.finding.key] = replace(case.finding, effect=without_step)
     return findings
-
-
-def _squares(logs: Sequence[float]) -> float:
-    """Return the sum of the squared deviations from the mean."""
-    mean = sum(logs) / len(logs)
-    return sum((value - mean) ** 2 for value in logs)
 
 
 def _with_q_values(findings: Sequence[Finding]) -> list[Finding]:

@@ -57,7 +57,7 @@ class SessionSpreads:
             centres = side.centres
             if len(centres) > 1:
                 pool = self._pools.setdefault(_pool_key(side), _Pool())
-                pool.squares += _squares(centres)
+                pool.squares += squared_deviations(centres)
                 pool.freedom += len(centres) - 1
                 pool.range = max(pool.range, max(centres) - min(centres))
 
@@ -73,7 +73,7 @@ class SessionSpreads:
         if pool is None or len(centres) < 2:
             return None
         own_freedom = len(centres) - 1
-        own = _squares(centres) / own_freedom
+        own = squared_deviations(centres) / own_freedom
         freedom = pool.freedom + _PRIOR_FREEDOM
         pooled = (pool.squares + _PRIOR_FREEDOM * _PRIOR_DEVIATION**2) / freedom
         weight = min(freedom, _MOST_FREEDOM)
@@ -126,7 +126,8 @@ def _pool_key(side: Side) -> tuple[tuple[str, ...], str]:
     return side.devices, resource(side.kinds[0].limit) if side.kinds else ""
 
 
-def _squares(values: Sequence[float]) -> float:
+def squared_deviations(values: Sequence[float]) -> float:
+    """Return the sum of the squared deviations from the mean."""
     mean = sum(values) / len(values)
     return sum((value - mean) ** 2 for value in values)
 

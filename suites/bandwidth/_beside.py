@@ -54,11 +54,6 @@ def _kernel_engines(target: gb.Target) -> Any:
     return gb.points((newest,), full=tuple(dict.fromkeys(("load-store", newest))))
 
 
-def _few_units(target: gb.Target) -> Any:
-    """Return the axis of compute units for copies: 16; in `full` 4, 8, 16 and 32, as far as the device has them."""
-    return gb.points((16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units)))
-
-
 @topic.case(engine=_engines, when=_has_products)
 def beside_gemm(bench: gb.Bench, engine: str) -> gb.Task:
     """Throughput of a matrix product while copies by `engine` run, and bandwidth of copies while products run.
@@ -67,7 +62,13 @@ def beside_gemm(bench: gb.Bench, engine: str) -> gb.Task:
     return _product_beside_copies(bench, engine)
 
 
-@topic.case(engine=_kernel_engines, units=_few_units, when=_has_products)
+@topic.case(
+    engine=_kernel_engines,
+    units=lambda target: gb.points(
+        (16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units))
+    ),
+    when=_has_products,
+)
 def beside_gemm_on(bench: gb.Bench, engine: str, units: int) -> gb.Task:
     """The same as beside_gemm, with copies by a kernel that runs on `units` compute units only."""
     return _product_beside_copies(bench, engine, units)

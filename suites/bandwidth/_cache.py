@@ -36,10 +36,6 @@ topic = gb.Topic(
 )
 
 
-def _set_kernels(target: gb.Target) -> Any:
-    return gb.points(("read",) if target.is_host else ("read", "copy"), full=("read", "write", "copy"))
-
-
 def _set_sizes(target: gb.Target) -> Any:
     """Return the axis of sizes of the working set in bytes."""
     if target.is_host:
@@ -63,7 +59,11 @@ def _host_set_sizes(target: gb.Target) -> Any:
     return gb.points((*rising, memory), rising[:1] or (2**20,), gb.powers_of_two(14, memory.bit_length() - 1))
 
 
-@topic.case(kernel=_set_kernels, size_bytes=_set_sizes, version=2)
+@topic.case(
+    kernel=lambda target: gb.points(("read",) if target.is_host else ("read", "copy"), full=("read", "write", "copy")),
+    size_bytes=_set_sizes,
+    version=2,
+)
 def working_set(bench: gb.Bench, kernel: str, size_bytes: int) -> gb.Task:
     """Bandwidth of a cache or of memory, by the size of the working set: each call passes over the set many times.
 

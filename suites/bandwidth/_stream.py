@@ -116,11 +116,6 @@ def _kernel(
     return declare
 
 
-def _is_floor_size(target: gb.Target, size_bytes: int, _dtype: str) -> bool:
-    """Return whether `read` has a floor at that size: on a GPU from 4 GiB on, on the host always."""
-    return target.is_host or size_bytes >= _FLOOR_BYTES
-
-
 def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *scalars: float) -> CheckedCall:
     """Return the call of a kernel that leaves a = k + kb·b + kc·c in its first array, with its check."""
     a, inputs = stream.empty(), tuple(stream.drawn() for factor in factors[1:] if factor)
@@ -129,7 +124,12 @@ def _linear(stream: Stream, name: str, factors: tuple[float, float, float], *sca
     return CheckedCall(call, stream.verifier(a, inputs, factors), (a,), inputs=redraw)
 
 
-@_kernel(arrays=1, sizes=_floor_sizes, headline={"dtype": "float32"}, has_floor=_is_floor_size)
+@_kernel(
+    arrays=1,
+    sizes=_floor_sizes,
+    headline={"dtype": "float32"},
+    has_floor=lambda target, size_bytes, _: target.is_host or size_bytes >= _FLOOR_BYTES,
+)
 def read(stream: Stream) -> CheckedCall:
     """Bandwidth of reading an array (exclusive or of its words): 1 array moved; each partial result is checked."""
     b, parts = stream.drawn(), stream.partial(np.uint64)

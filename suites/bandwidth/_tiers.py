@@ -1,6 +1,5 @@
 """Measure where a set that is used again stays fast beside passing data, shared memory of clusters, and atomics."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -241,13 +240,9 @@ def added(threads: int, cells: int) -> npt.NDArray[np.uint64]:
     return sums.astype(np.uint64)
 
 
-def _in_shared(_: gb.Target, params: Mapping[str, Any]) -> bool:
-    return params["space"] == "global" or int(params["cells"]) <= 2**10
-
-
 @topic.case(
     when=gb.on_gpu,
-    where=_in_shared,
+    where=lambda _, params: params["space"] == "global" or int(params["cells"]) <= 2**10,
     space=("global", "shared"),
     cells=gb.points((1, 2**10, 2**20), (2**10,), gb.powers_of_two(0, 20, 2)),
 )

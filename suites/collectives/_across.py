@@ -267,24 +267,12 @@ topic = gb.Topic(
 )
 
 
-def _is_spread(target: gb.Target) -> bool:
-    return target.nodes > 1
-
-
-def _is_pair(target: gb.Target) -> bool:
-    return target.nodes == 2
-
-
 def _nodes(target: gb.Target) -> tuple[int, ...]:
     return (target.nodes,)
 
 
 def _spread(params: Params) -> int:
     return int(params["nodes"])
-
-
-def _ranks_per_node(params: Params) -> int:
-    return 1 if params["by"] == _TCP else ranks_of(params) // _spread(params)
 
 
 def _transports(target: gb.Target) -> tuple[str, ...]:
@@ -318,9 +306,9 @@ def _rank(bench: gb.Bench, by: str, operation: Collective, size_bytes: int) -> T
 
 @topic.case(
     ranks=ranks_of,
-    devices=_ranks_per_node,
+    devices=lambda params: 1 if params["by"] == _TCP else ranks_of(params) // _spread(params),
     spread=_spread,
-    when=_is_spread,
+    when=lambda target: target.nodes > 1,
     by=_transports,
     nodes=_nodes,
     of=_rank_counts,
@@ -351,7 +339,7 @@ def across(bench: gb.Bench, by: str, nodes: int, of: int, operation: str, size_b
     ranks=_spread,
     devices=lambda _: 1,
     spread=_spread,
-    when=_is_pair,
+    when=lambda target: target.nodes == 2,
     by=_transports,
     nodes=_nodes,
     size_bytes=_message_sizes,

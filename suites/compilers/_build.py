@@ -22,7 +22,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
+from .._checks import in_turn, measured_before
 from . import _providers as providers
 from ._cases import dtype_of, in_full, runtime_of
 from ._operators import Problem
@@ -215,11 +215,6 @@ def expect_state(cache: str, by: str, report: BuildReport) -> None:
         is_right, wanted = written > 0, "a cold cache"
     if not is_right:
         raise gb.Untrustworthy("cache", f"not {wanted}: the compile wrote {written} entries beside {before} old ones")
-
-
-def measured_before(seconds: Sequence[float]) -> gb.Stage:
-    """Return a stage whose call returns all `seconds` at once, because they were measured while the case was built."""
-    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
 def _observations(reports: Sequence[BuildReport], load: float) -> gb.Observation:

@@ -54,11 +54,6 @@ def _by_few(target: gb.Target) -> Any:
     return _by(target) if target.is_host else gb.points(("nvrtc", "triton"), ("nvrtc",), providers.GPU)
 
 
-def _has_size(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a point is measured: on a GPU in the full tier only rows of 4096 elements, else all."""
-    return target.is_host or target.tier != "full" or params["cols"] == 4096
-
-
 def _of_interest(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: float32 on a GPU only at rows of 4096 elements, else all."""
     return target.is_host or params["dtype"] == "float16" or params["cols"] == 4096
@@ -138,7 +133,7 @@ _MATRIX: dict[str, Any] = {
     chain=lambda _target: gb.points(("swiglu",), full=tuple(POINTWISE)),
     **_MATRIX,
     by=_by,
-    where=_has_size,
+    where=lambda target, params: target.is_host or target.tier != "full" or params["cols"] == 4096,
     runtime=runtime_of,
 )
 def pointwise(bench: gb.Bench, chain: str, rows: int, cols: int, dtype: str, by: str) -> gb.Task:

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from gpubench.api import suite as gb
 
+from .._checks import measured_before
 from . import _by_tvm, _libraries
-from ._build import Caches, measured_before, with_environment
+from ._build import Caches, with_environment
 from ._cases import in_full, task_of
 from ._operators import Problem
 from ._products import ProductProblem

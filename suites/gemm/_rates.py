@@ -97,11 +97,14 @@ _DATA = gb.points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
 _BY_DATA = gb.points(("bfloat16",), full=(*FAST, "float64"))
 
 
-def _data_points(_: gb.Target, params: Mapping[str, Any]) -> bool:
-    return params["dtype"] in HALVES or params["data"] in ("normal", "zeros")
-
-
-@topic.case(version=2, data=_DATA, dtype=_BY_DATA, n=gb.points((8192,), (1024,)), when=on_nvidia, where=_data_points)
+@topic.case(
+    version=2,
+    data=_DATA,
+    dtype=_BY_DATA,
+    n=gb.points((8192,), (1024,)),
+    when=on_nvidia,
+    where=lambda _, params: params["dtype"] in HALVES or params["data"] in ("normal", "zeros"),
+)
 def data(bench: gb.Bench, data: str, dtype: str, n: int) -> gb.Task:
     """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations.
 
@@ -118,11 +121,12 @@ def _burst_shapes(target: gb.Target) -> Any:
     return gb.points((filling, _CUBE), ("1024x1024x1024",))
 
 
-def _burst_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    return target.tier != "quick" or (params["dtype"] == "bfloat16" and params["shape"] != _CUBE)
-
-
-@topic.case(dtype=gb.points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
+@topic.case(
+    dtype=gb.points(FAST, HALVES[:1]),
+    shape=_burst_shapes,
+    when=on_nvidia,
+    where=lambda target, params: target.tier != "quick" or (params["dtype"] == "bfloat16" and params["shape"] != _CUBE),
+)
 def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
     """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each.
 

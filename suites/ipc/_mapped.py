@@ -23,15 +23,6 @@ topic = gb.Topic(
 )
 
 
-def _open_sizes(target: gb.Target) -> Any:
-    """Return the axis of sizes in bytes for `open`: 2 MiB and 256 MiB."""
-    return gb.points(smoke=(2**21,), quick=(2**21,) if target.is_host else (2**21, 2**28), full=(2**21, 2**28))
-
-
-def _touched_sizes(target: gb.Target) -> Any:
-    return gb.points(smoke=(2**21,), quick=(2**24,) if target.is_host else (2**26,), full=(2**26,))
-
-
 def _first_sizes(target: gb.Target) -> Any:
     quick = (2**22,) if target.is_host else (2**26,)
     return gb.points(quick, smoke=(2**21,), full=(2**3, 2**12, 2**21, 2**26, *(() if target.is_host else (2**30,))))
@@ -45,7 +36,12 @@ def _pull_sizes(target: gb.Target) -> Any:
     return gb.points(_between.fitting(target, (2**3, 2**12, 2**16, 2**20, 2**24, 2**28)), common.smoke, common.full)
 
 
-@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_open_sizes)
+@topic.case(
+    ranks=2,
+    devices=_between.devices_of,
+    path=_between.paths,
+    size_bytes=lambda target: gb.points((2**21,) if target.is_host else (2**21, 2**28), (2**21,), (2**21, 2**28)),
+)
 def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
 
@@ -59,7 +55,12 @@ def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     )
 
 
-@topic.case(ranks=2, devices=_between.devices_of, path=_between.paths, size_bytes=_touched_sizes)
+@topic.case(
+    ranks=2,
+    devices=_between.devices_of,
+    path=_between.paths,
+    size_bytes=lambda target: gb.points((2**24,) if target.is_host else (2**26,), (2**21,), (2**26,)),
+)
 def first_touch(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Bandwidth of the first copy out of another process's memory through a fresh mapping, by the host's clock.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._between import Params, RankMemory, devices_of, labels, need_shared_gpu, notes, paths, rank_counts, ranks_of
+from .._between import RankMemory, devices_of, labels, need_shared_gpu, notes, paths, rank_counts, ranks_of
 from .._stream import need_numba
 from ._both import FLAG_BYTES, cycles
 from ._rounds import Rounds
@@ -368,20 +368,16 @@ topic = gb.Topic(
 )
 
 
-def _signal_devices(params: Params) -> int:
-    return 2 if params["means"] in _GPU_MEANS else 1
-
-
-def _barrier_devices(params: Params) -> int:
-    return 1 if params["means"] == _WORDS else ranks_of(params)
-
-
 def _barrier_ranks(target: gb.Target) -> Any:
     """Return the axis of numbers of ranks: numbers of GPUs, or on the host 2, 4 and 8 if each rank can have a core."""
     return rank_counts(target, tuple(count for count in (2, 4, 8) if count <= max(target.device.units, 2)))
 
 
-@topic.case(ranks=2, devices=_signal_devices, means=lambda target: _HOST_MEANS if target.is_host else _GPU_MEANS)
+@topic.case(
+    ranks=2,
+    devices=lambda params: 2 if params["means"] in _GPU_MEANS else 1,
+    means=lambda target: _HOST_MEANS if target.is_host else _GPU_MEANS,
+)
 def signal(bench: gb.Bench, means: str) -> gb.Task:
     """Seconds for one word to reach the other process: half of a round trip.
 
@@ -405,7 +401,7 @@ def event_signal(bench: gb.Bench, path: str) -> gb.Task:
 
 @topic.case(
     ranks=ranks_of,
-    devices=_barrier_devices,
+    devices=lambda params: 1 if params["means"] == _WORDS else ranks_of(params),
     means=lambda target: (_WORDS,) if target.is_host else ("flags", "counter"),
     of=_barrier_ranks,
 )

@@ -4,8 +4,6 @@ import mmap
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._between import on_core
 from ._ring import HOST_MOST_BYTES, PAGE_BYTES, host_kernel, host_walk, memory_bytes
 from ._round_trips import RoundTrips
 
@@ -36,17 +35,6 @@ def _others(target: gb.Target) -> Any:
     return gb.points(quick=sorted({1, cores // 2, cores - 1}), full=tuple(range(1, min(cores, 64))))
 
 
-@contextmanager
-def _on_core(core: int) -> Iterator[None]:
-    """Keep the calling thread on the core `core` inside of the `with` block; then allow the former cores again."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 @topic.case(when=gb.on_host, other=_others)
 def core_to_core(bench: gb.Bench, other: int) -> gb.Task:
     """Seconds in which a word written by the first core reaches the core at position `other`: half of a round trip."""
@@ -59,7 +47,7 @@ def core_to_core(bench: gb.Bench, other: int) -> gb.Task:
     answer(round_trips.words, 0, _APART, 1, 0, 1)  # no question is asked yet; this call only compiles the kernel
 
     def answer_all() -> None:
-        with _on_core(cores[other]):
+        with on_core(cores[other]):
             answer(round_trips.words, 0, _APART, 1, _ROUNDS, _SPINS)
 
     def seconds() -> float:
@@ -67,7 +55,7 @@ def core_to_core(bench: gb.Bench, other: int) -> gb.Task:
         round_trips.words[:] = 0
         partner = threading.Thread(target=answer_all)
         partner.start()
-        with _on_core(cores[0]):
+        with on_core(cores[0]):
             elapsed = round_trips.seconds()
         partner.join()
         return elapsed

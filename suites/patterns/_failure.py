@@ -14,7 +14,6 @@ from gpubench.api import suite as gb
 
 from .._between import (
     POISON,
-    Params,
     devices_of,
     expect_pattern,
     fill_pattern,
@@ -60,17 +59,11 @@ def _sizes(target: gb.Target) -> Any:
     return gb.points((2**22 if target.is_host else 2**26,), smoke=(2**22,))
 
 
-def _is_affordable(target: gb.Target, params: Params) -> bool:
-    """Return whether to measure a death."""
-    del params
-    return target.is_host or bool(target.device.peers) or target.tier == "full"
-
-
 @topic.case(
     when=gb.beyond_quick,
     ranks=RANKS,
     devices=devices_of,
-    where=_is_affordable,
+    where=lambda target, _: target.is_host or bool(target.device.peers) or target.tier == "full",
     path=_paths,
     phase=_phases,
     size_bytes=_sizes,

@@ -1,7 +1,6 @@
 """Copy between all pairs of GPUs at once, in both directions, and compare every word that arrives."""
 
 from functools import partial
-from typing import Any
 
 from gpubench.api import suite as gb
 
@@ -11,10 +10,6 @@ from ._identical import effort
 topic = gb.Topic(
     views=[gb.View("bars", "Soak: copy throughput, all pairs at once", ("links",), by=("of",), series="self")]
 )
-
-
-def _all(target: gb.Target) -> Any:
-    return (1 + len(target.device.peers),)
 
 
 def _is_first(target: gb.Target) -> bool:
@@ -27,7 +22,7 @@ def _is_first(target: gb.Target) -> bool:
     when=_is_first,
     ranks=ranks_of,
     devices=ranks_of,
-    of=_all,
+    of=lambda target: (1 + len(target.device.peers),),
     size_bytes=gb.points((2**26,), (2**22,), (2**28,)),
 )
 def links(bench: gb.Bench, of: int, size_bytes: int) -> gb.Task:

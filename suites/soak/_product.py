@@ -7,12 +7,14 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from .._matrix.data import Operands
 from .._matrix.formats import PRECISIONS, Shape
 from .._matrix.product import precision_of
@@ -100,13 +102,8 @@ class _Marching:
 
     def beside(self, call: Callable[[], None]) -> None:
         """Queue `call` on the device's stream, and passes on another stream until it has ended."""
-
-        def call_and_stop() -> None:
-            call()
-            self._stop.fill(1)
-
         self._stop.fill(0)
-        self._bench.device.together(call_and_stop, self._launch)
+        self._bench.device.together(in_turn(call, partial(self._stop.fill, 1)), self._launch)
 
     def _launch(self) -> None:
         memory, seed = self.memory.memory, np.uint32(self.memory.seed)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import measured_before
 from .._files import IN_MEMORY, drop_from_page_cache, file_system, folder_for_files, make_file, read_into_page_cache
 from ._child import PRELUDE, StartedProcess
 from ._host_start import StartOrder
@@ -182,19 +183,14 @@ def task_of(answers: Sequence[Answer], notes: Mapping[str, str]) -> gb.Task:
     if not all(abs(share) <= _MOST_UNEXPLAINED for share in shares):  # also rejects NaN
         difference = f"the parts account for all but {worst:.1%} of the whole, which the starting process measured"
         raise gb.Untrustworthy("ledger", f"{difference}: a part is missing, or the machine is busy")
-    stages = {_WHOLE: _stage([answer.seconds for answer in answers])}
-    stages |= {name: _stage([answer.parts[name] for answer in answers]) for name in answers[0].parts}
+    stages = {_WHOLE: measured_before([answer.seconds for answer in answers])}
+    stages |= {name: measured_before([answer.parts[name] for answer in answers]) for name in answers[0].parts}
     return gb.Task(stages, partial(_observed, answers, worst), notes=notes)
 
 
 def unexplained(answer: Answer) -> float:
     """Return the share of the whole that no part accounts for, from 0 to 1; it is negative if the parts take longer."""
     return 1 - math.fsum(answer.parts.values()) / answer.seconds
-
-
-def _stage(seconds: Sequence[float]) -> gb.Stage:
-    """Return a stage with these seconds as its samples, which other processes measured."""
-    return gb.Stage(lambda: seconds, clock="self", effort=gb.Effort.exactly(len(seconds)), checked=True)
 
 
 def _observed(answers: Sequence[Answer], share: float) -> gb.Observation:

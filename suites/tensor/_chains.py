@@ -11,6 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from .._matrix.product import on_nvidia
 
 TARGET_CYCLES = 2**20  # cycles of a launch: half a millisecond, beside which its start and end are negligible
@@ -110,11 +111,7 @@ class Chains:
             inputs=inputs,
         )
 
-        def check_all() -> None:
-            check()
-            self.check()
-
-        return gb.Task.of(stage, check=check_all, notes=notes)
+        return gb.Task.of(stage, check=in_turn(check, self.check), notes=notes)
 
 
 def chains_and_warps(chains: int, most: int) -> tuple[int, int]:

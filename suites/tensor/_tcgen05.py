@@ -41,14 +41,10 @@ FORMATS = {
 }
 
 
-def _has_tcgen05(target: gb.Target) -> bool:
-    return gb.on_gpu(target) and "tcgen05" in target.device.architecture.features
-
-
 @topic.case(
     dtype=gb.points(("float16",), full=tuple(FORMATS)),
     columns=gb.points((256,), full=(64, 128, 256)),
-    when=_has_tcgen05,
+    when=lambda target: gb.on_gpu(target) and "tcgen05" in target.device.architecture.features,
 )
 def tcgen05(bench: gb.Bench, dtype: str, columns: int) -> gb.Task:
     """Throughput of D = A·B + C of 128 rows by one SM's tensor core, A and B in shared memory: 2·M·N·K operations.

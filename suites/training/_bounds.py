@@ -1,6 +1,5 @@
 """Measure what bounds a training step: its matrix products alone, and the bytes of its optimiser."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,16 +24,12 @@ def _format(bench: gb.Bench) -> str:
     return "bfloat16" if bench.traits.is_gpu else "float32"
 
 
-def _products_runtime(params: Mapping[str, Any]) -> str:
-    return "torch" if params["by"] == "torch" else ""
-
-
 @topic.case(
     version=2,
     model=models,
     tokens=sizes(8192, 128),
     by=lambda target: ("torch",) if target.is_host else gb.points(("vendor",), full=("vendor", "torch")),
-    runtime=_products_runtime,
+    runtime=lambda params: "torch" if params["by"] == "torch" else "",
 )
 def products(bench: gb.Bench, model: str, tokens: int, by: str) -> gb.Task:
     """Throughput of the twelve matrix products of a layer's training step, and nothing between them.
