@@ -74,8 +74,8 @@ def test_ids_are_unique_and_views_name_real_cases(name, tier):
 def test_no_released_id_of_a_case_of_two_h200_is_lost():
     """A new case needs no change here; with GPUBENCH_WRITE_GOLDEN it is added, so that its id cannot change later."""
     facts = store.read_run(IDS.parents[1] / "recordings/h200x2-quick.jsonl.gz").manifest.facts
-    suites = [planning.load_suite(name) for name in SUITES]
-    ids = {case.id for suite in suites for case in suite.cases(Target(facts, facts.devices[0], "quick"))}
+    targets = [Target(facts, facts.devices[0], tier) for tier in ("quick", "full")]
+    ids = {case.id for name in SUITES for target in targets for case in planning.load_suite(name).cases(target)}
     if os.environ.get("GPUBENCH_WRITE_GOLDEN"):
         IDS.write_text("\n".join(sorted({*ids, *IDS.read_text().splitlines()})) + "\n", encoding="utf-8")
     assert set(IDS.read_text(encoding="utf-8").splitlines()) - ids == set()

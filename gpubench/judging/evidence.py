@@ -298,11 +298,7 @@ class Evidence:
         evidence.sessions = (*self.sessions[:-1], (*self.sessions[-1], *more))
         evidence.readings = (*self.readings, *more)
         added = _sides([more], len(self.sessions) - 1, len(self.readings))
-<<<<<<< HEAD
         # the other sides keep their cached values
-=======
-        # the other sides stay, and keep the results of earlier questions
->>>>>>> main
         repeated = {key: self.sides[key].joined(side) if key in self.sides else side for key, side in added.items()}
         evidence.sides = self.sides | repeated
         evidence.tables = dict(self.tables)

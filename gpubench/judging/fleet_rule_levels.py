@@ -213,7 +213,7 @@ def _family_rows(keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_ref
 
 
 def _weighted_medians(values: Matrix, weights: Matrix) -> Vector:
-    """Return the weighted median of each column: the mean of two quantiles, or if one value decides, the smaller one."""
+    """Return the weighted median of each column: the mean of two quantiles; if one value decides, the smaller one."""
     order = np.argsort(np.where(weights > 0, values, np.inf), axis=0)
     shares = np.take_along_axis(weights, order, axis=0).cumsum(axis=0)
     total = shares[-1]
