@@ -388,6 +388,50 @@ static __device__ __forceinline__ void gb_bulk_wait_read() {
 static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 
+// Hopper's matrix instructions of a warpgroup (wgmma; PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions").
+// Products of registers and shared memory are begun, queued in a group, and awaited; a fence makes earlier stores to
+// shared memory visible to them.
+#if !GB_HIP && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+static __device__ __forceinline__ void gb_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+static __device__ __forceinline__ void gb_begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void gb_end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING>
+static __device__ __forceinline__ void gb_await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Describes a matrix whose rows of 128 bytes follow each other in the 128-byte swizzle: 1024 bytes for 8 rows.
+static __device__ __forceinline__ u64 gb_described(const void* shared) {
+    return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
+}
+// Stores four matrices of 8 × 8 halves, as gb_matrices loads them.
+static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4& v) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(gb_shared_address(row)),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b in shared
+// memory.
+#define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
+#define GB_PRODUCTS(COUNT, COLUMNS, D, A, B, ADDS, ...)                                                             \
+    static __device__ __forceinline__ void gb_products(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 adds) {     \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                             \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" D "}, {" A "}, " B             \
+                     ", p, 1, 1, 0;\n}"                                                                             \
+                     : __VA_ARGS__                                                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                              \
+    }
+#define GB_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define GB_16 GB_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define GB_32 GB_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+GB_PRODUCTS(4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", GB_SUMS_4(0))
+GB_PRODUCTS(8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", GB_SUMS_4(0), GB_SUMS_4(4))
+GB_PRODUCTS(16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", GB_SUMS_16(0))
+GB_PRODUCTS(32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", GB_SUMS_16(0), GB_SUMS_16(16))
+#endif
+
 // Blackwell's matrix instructions (tcgen05; PTX ISA 8.6, "TensorCore 5th Generation Family Instructions"): one thread
 // multiplies matrices in shared memory and adds to sums in tensor memory. Compiled, but never run by this project.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL) || \

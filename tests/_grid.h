@@ -352,6 +352,38 @@ static inline u32 gb_bytes(u32 a, u32 b, u32 choice) {
     for (int i = 0; i < 4; ++i) chosen |= (u32)(both >> (8 * (choice >> (4 * i) & 7)) & 255) << (8 * i);
     return chosen;
 }
+// Hopper's warpgroup instructions, at once and by each warp for its 16 rows; a descriptor is an address in units of 16 bytes.
+static inline u32 gb_shared_address(const void* shared) { return (u32)(size_t)shared; }
+static inline void gb_async_fence() {}
+static inline void gb_begin_products() {}
+static inline void gb_end_products() {}
+template <int PENDING> static void gb_await_products() {}
+static inline u64 gb_described(const void* shared) { return (size_t)shared / 16; }
+static inline void gb_store_matrices(void* row, const uint4& v) {
+    grid::Slot mine;
+    memcpy(mine.words, &v, sizeof v);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 32;
+    for (u32 t = 0; t < 4; ++t) ((u32*)row)[t] = all[lane % 8 * 4 + t].words[lane / 8];
+}
+template <int SUMS> static void gb_products(float (&d)[SUMS], const u32 (&a)[4], u64 b, u32 adds) {
+    grid::Slot mine;
+    memcpy(mine.words, a, sizeof a);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 32;
+    for (u32 i = 0; i < SUMS; ++i) {
+        const u32 column = i / 4 * 8 + lane % 4 * 2 + i % 2, high = i / 2 % 2;
+        float sum = adds ? d[i] : 0;
+        for (u32 pair = 0; pair < 8; ++pair) {
+            const size_t at = b * 16 + column * 128 + pair * 4;
+            float x[2], y[2];
+            gb_halves(all[lane / 4 * 4 + pair % 4].words[pair / 4 * 2 + high], x[0], x[1]);
+            gb_halves(*(const u32*)(at ^ (at / 128 % 8 * 16)), y[0], y[1]);
+            sum += x[0] * y[0] + x[1] * y[1];
+        }
+        d[i] = sum;
+    }
+}
 template <bool BRAIN> static void two_of(u32 word, float (&two)[2]) {
     if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);
     else gb_halves(word, two[0], two[1]);
