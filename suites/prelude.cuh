@@ -411,25 +411,46 @@ static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4&
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b in shared
-// memory.
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 128 columns
+// of a `turned` b, in which the columns lie side by side. With `shared`, a is in shared memory too.
 #define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
-#define GB_PRODUCTS(COUNT, COLUMNS, D, A, B, ADDS, ...)                                                             \
-    static __device__ __forceinline__ void gb_products(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 adds) {     \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                             \
-                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" D "}, {" A "}, " B             \
-                     ", p, 1, 1, 0;\n}"                                                                             \
-                     : __VA_ARGS__                                                                                  \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                              \
+#define GB_PRODUCTS(NAME, COUNT, COLUMNS, D, A, B, ADDS, TURNED, ...)                                        \
+    static __device__ __forceinline__ void NAME(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 adds) {     \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" D "}, {" A "}, " B      \
+                     ", p, 1, 1, " TURNED ";\n}"                                                             \
+                     : __VA_ARGS__                                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                       \
     }
 #define GB_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define GB_16 GB_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define GB_32 GB_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-GB_PRODUCTS(4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", GB_SUMS_4(0))
-GB_PRODUCTS(8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", GB_SUMS_4(0), GB_SUMS_4(4))
-GB_PRODUCTS(16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", GB_SUMS_16(0))
-GB_PRODUCTS(32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", GB_SUMS_16(0), GB_SUMS_16(16))
+#define GB_64                                                                                                   \
+    GB_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "   \
+          "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+GB_PRODUCTS(gb_products, 4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "0", GB_SUMS_4(0))
+GB_PRODUCTS(gb_products, 8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", "0", GB_SUMS_4(0), GB_SUMS_4(4))
+GB_PRODUCTS(gb_products, 16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", "0", GB_SUMS_16(0))
+GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0", GB_SUMS_16(0), GB_SUMS_16(16))
+GB_PRODUCTS(gb_products_turned, 64, "128", GB_64, "%64, %65, %66, %67", "%68", "%69", "1", GB_SUMS_16(0),
+            GB_SUMS_16(16), GB_SUMS_16(32), GB_SUMS_16(48))
+static __device__ __forceinline__ void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" GB_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : GB_SUMS_16(0), GB_SUMS_16(16)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+// Returns two floats as halves; the first is the low one.
+static __device__ __forceinline__ u32 gb_packed(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15.
+static __device__ __forceinline__ void gb_group_barrier(u32 number, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 #endif
 
 // Blackwell's matrix instructions (tcgen05; PTX ISA 8.6, "TensorCore 5th Generation Family Instructions"): one thread
