@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
             if (is_mine) {
 #if GATED
-                float* const gated = (float*)(stages + here) + 32 * own + lane;
+                float* const gated = (float*)(stages + 2 * AHEAD * GROUP_BYTES) + 32 * own + lane;
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i)
                     if (half == 1) gated[i * (THREADS / 2)] = sums[i];
@@ -222,7 +222,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i)
                     if (half == 0) sums[i] = gb_gated(sums[i], gated[i * (THREADS / 2)]);
-                __syncthreads();  // the next stage overwrites this memory
 #endif
                 const u32 row = now.panel * OUTPUTS + 16 * own + lane / 4, token = 2 * (lane % 4);
 #pragma unroll
