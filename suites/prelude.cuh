@@ -260,6 +260,14 @@ static __device__ __forceinline__ u32 gb_e4m3_halves(u32 two) {
     asm("{\n .reg .b16 low;\n cvt.u16.u32 low, %1;\n cvt.rn.f16x2.e4m3x2 %0, low;\n}" : "=r"(found) : "r"(two));
     return found;
 }
+// Returns two floats as numbers of e4m3, the nearest or the largest finite one, in the low 16 bits (cvt; since sm_89).
+static __device__ __forceinline__ u32 gb_to_e4m3(float low, float high) {
+    u32 two;
+    asm("{\n .reg .b16 both;\n cvt.rn.satfinite.e4m3x2.f32 both, %2, %1;\n cvt.u32.u16 %0, both;\n}"
+        : "=r"(two)
+        : "f"(low), "f"(high));
+    return two;
+}
 #endif
 // Loads four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75). Lane 8·i + j passes the
 // address of the 16 bytes of row j of matrix i. Each lane receives, of each matrix, columns 2·(lane % 4) and 2·(lane %

@@ -11,6 +11,12 @@
 #ifndef GATED
 #define GATED 0
 #endif
+#ifndef FOLDED
+#define FOLDED 0
+#endif
+#ifndef TOGETHER
+#define TOGETHER 4
+#endif
 #define GROUP 128
 #if WEIGHTS == 4
 #define VECTORS 1  // vectors of 16 bytes that a lane reads of a row's 128 columns

@@ -346,6 +346,15 @@ static inline float e4m3_of(u32 byte) {
 static inline u32 gb_e4m3_halves(u32 two) {
     return gb_to_half(e4m3_of(two & 255)) | (u32)gb_to_half(e4m3_of(two >> 8 & 255)) << 16;
 }
+static inline u32 to_e4m3(float value) {  // the nearest, and of two that are equally near the even one
+    u32 best = 0;
+    for (u32 code = 1; code < 0x7f; ++code) {
+        const float off = fabsf(e4m3_of(code) - fabsf(value)), least = fabsf(e4m3_of(best) - fabsf(value));
+        if (off < least || (off == least && code % 2 == 0)) best = code;
+    }
+    return best | (value < 0 ? 0x80 : 0);
+}
+static inline u32 gb_to_e4m3(float low, float high) { return to_e4m3(low) | to_e4m3(high) << 8; }
 static inline u32 gb_half2_minus(u32 a, u32 b) {
     float x[2], y[2];
     gb_halves(a, x[0], x[1]);
