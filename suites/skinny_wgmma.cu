@@ -2,20 +2,15 @@
 // "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in the order of
 // skinny.cu; X and Y are those of skinny.cu.
 //
-// The weights go from memory to registers, become halves there, and are the left operand: 64 rows for each warpgroup.
-// X is the right operand, in shared memory. A block has WARPGROUPS × 64 rows and AHEAD × 128 columns of their weights in
-// flight. The grid stays resident: each block takes an equal part of the groups of 128 columns of all panels of rows,
-// panel after panel. Where two blocks share a panel, the last one adds up the sums that all left in `partial`. With
-// GATED, W has 2·`rows` rows, and half the warps have the second half of them.
+// X is the right operand, in shared memory. The weights are the left one: bulk copies bring them to shared memory, each
+// warp those of its 16 rows, and they become halves in registers. (Loads to registers would be as late as the latest of
+// them, because all share one scoreboard.) A block has WARPGROUPS × 64 rows, DEPTH × 128 columns of their weights in
+// flight, and two stages of AHEAD × 128 columns of X. The grid stays resident: each block takes an equal part of the
+// groups of 128 columns of all panels of rows, panel after panel. Where blocks share a panel, the last one adds up the
+// sums that all left in `partial`. With GATED, W has 2·`rows` rows, and half the warps have the second half of them.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
 #ifndef GATED
 #define GATED 0
-#endif
-#ifndef FOLDED
-#define FOLDED 0
-#endif
-#ifndef TOGETHER
-#define TOGETHER 4
 #endif
 #define GROUP 128
 #if WEIGHTS == 4
@@ -31,14 +26,9 @@
 #define GROUP_BYTES (2 * TILE_BYTES)
 #define OCTETS (TOKENS / 2)                          // parts of X of 8 tokens and 32 columns that a warp stages at once
 #define PARTS ((OCTETS + WARPS - 1) / WARPS)         // of a warp
-#define STEP (64 * VECTORS)                          // vectors from 16 rows of a group to those of the next group
+#define TILE (64 * VECTORS)                          // vectors of 16 rows of a group of weights
 
 typedef unsigned short u16;
-
-struct Taken {  // a thread's part of a group of weights as it lies in memory, and the scales of its two rows
-    uint4 w[2][VECTORS];
-    u16 scales[2];
-};
 
 struct Stage {  // `count` groups of a panel from `block` on; none after the last stage
     u32 panel, block, count;
@@ -70,14 +60,24 @@ static __device__ __forceinline__ void convert(u32& low, u32& high, const uint4 
 #endif
 }
 
-static __device__ __forceinline__ void take(Taken& taken, const uint4* w, const u16* scales) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < VECTORS; ++j) taken.w[half][j] = gb_stream(w + 32 * (VECTORS * half + j));
-        taken.scales[half] = scales[8 * half];
+// The weights of a warp on their way to shared memory, group after group of the block's part.
+struct Weights {
+    uint4* tiles;  // DEPTH, and behind them DEPTH times 16 scales
+    u64* full;
+    const uint4* w;  // of the next group to load
+    const u16* scales;
+    u32 left, loaded;  // groups up to the end of these rows, and groups that were loaded
+    __device__ __forceinline__ u16* scales_of(u32 slot) const { return (u16*)(tiles + DEPTH * TILE) + 16 * slot; }
+    // Starts the copies of the next group, by the first lane.
+    __device__ __forceinline__ void load() {
+        const u32 slot = loaded % DEPTH;
+        if (threadIdx.x % 32 == 0) {
+            gb_bulk_load(tiles + slot * TILE, w, 16 * TILE, full + slot);
+            gb_bulk_load(scales_of(slot), scales, 32, full + slot);
+        }
+        ++loaded, --left, w += TILE, scales += 16;
     }
-}
+};
 
 static __device__ __forceinline__ float float_of(u16 half) {
     float value, unused;
@@ -85,31 +85,32 @@ static __device__ __forceinline__ float float_of(u16 half) {
     return value;
 }
 
-// Parts of a group of X on their way to shared memory. The vector of 8 columns that a lane loads is two steps of this lane's
-// columns of weights, and the four matrices that it stores are the halves of two steps.
-struct Staged {
+// Parts of a group of X on their way to shared memory. The vector of 8 columns that a lane loads is two steps of this
+// lane's columns of weights, and the four matrices that a warp stores are the halves of two steps.
+struct Inputs {
+    const uint4* from[PARTS];  // of the first group; null for tokens that are missing
+    u32 to[PARTS];
     uint4 v[PARTS];
+    __device__ __forceinline__ Inputs(const uint4* x, u32 blocks, u32 tokens) {
+        const u32 lane = threadIdx.x % 32, t = lane % 4;
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k) {
+            const u32 part = threadIdx.x / 32 + k * WARPS, i = part % 4, token = part / 4 * 8 + lane / 4;
+            const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2, chunk = i % 2 * 4 + lane / 8;
+            from[k] = token < tokens ? x + (u64)token * blocks * 16 + place : nullptr;
+            to[k] = i / 2 * TILE_BYTES + (part / 4 * 8 + lane % 8) * 128 + (chunk ^ lane % 8) * 16;
+        }
+    }
+    __device__ __forceinline__ void fetch(u32 block) {
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k) v[k] = from[k] ? gb_fetch(from[k] + 16 * block) : make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void store(u8* group) const {
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k)
+            if (OCTETS % WARPS == 0 || threadIdx.x / 32 + k * WARPS < OCTETS) gb_store_matrices(group + to[k], v[k]);
+    }
 };
-
-static __device__ __forceinline__ void fetch(Staged& staged, const uint4* x, u32 blocks, u32 block, u32 tokens) {
-    const u32 lane = threadIdx.x % 32, t = lane % 4;
-#pragma unroll
-    for (int k = 0; k < PARTS; ++k) {
-        const u32 part = threadIdx.x / 32 + k * WARPS, i = part % 4, token = part / 4 * 8 + lane / 4;
-        const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2;
-        staged.v[k] = token < tokens ? gb_fetch(x + ((u64)token * blocks + block) * 16 + place) : make_uint4(0, 0, 0, 0);
-    }
-}
-
-static __device__ __forceinline__ void store(u8* group, const Staged& staged) {
-    const u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < PARTS; ++k) {
-        const u32 part = threadIdx.x / 32 + k * WARPS, i = part % 4, chunk = i % 2 * 4 + lane / 8;
-        u8* const row = group + i / 2 * TILE_BYTES + (part / 4 * 8 + lane % 8) * 128 + (chunk ^ lane % 8) * 16;
-        if (OCTETS % WARPS == 0 || part < OCTETS) gb_store_matrices(row, staged.v[k]);
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     skinny_wgmma(const uint4* __restrict__ w, const u16* __restrict__ scales, const uint4* x, u16* y, u32 rows, u32 cols,
@@ -122,80 +123,76 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const u32 half = GATED && warp % 4 / 2;  // two warps of a warpgroup have gates, and two the rows that these multiply
     const u32 own = GATED ? warp / 4 * 2 + warp % 2 : warp;  // number of the warp's 16 rows of Y in a panel
     const Part part = {blocks, end};
-    const auto place = [&](const Stage& stage) {  // of a warp's 16 rows of a stage's first group; the last rows stand in
-        const u32 wanted = stage.panel * (OUTPUTS / 16) + own, last = (rows - 1) / 16;
-        return (u64)((wanted < last ? wanted : last) + half * (rows / 16)) * blocks + stage.block;
+    __shared__ u64 full[WARPS][DEPTH];
+    u8* const ring = stages + 2 * AHEAD * GROUP_BYTES + GATED * SUMS * THREADS * 2;
+    Weights mine = {(uint4*)ring + warp * DEPTH * (TILE + 2), full[warp]};
+    const auto turn_to = [&](u32 group) {  // sets the next weights to load; the last rows stand in for rows behind them
+        const u32 wanted = group / blocks * (OUTPUTS / 16) + own, last = (rows - 1) / 16, block = group % blocks;
+        const u64 tile = (u64)((wanted < last ? wanted : last) + half * (rows / 16)) * blocks + block;
+        mine.w = w + tile * TILE, mine.scales = scales + tile * 16;
+        mine.left = blocks - block < end - group ? blocks - block : end - group;
     };
-    w += lane, scales += lane / 4;
-
-    Stage now = part.from(first);
-    Taken taken[AHEAD];
-    u64 at = place(now);
-#pragma unroll
-    for (int k = 0; k < AHEAD; ++k)
-        if (k < now.count) take(taken[k], w + (at + k) * STEP, scales + (at + k) * 16);
+    turn_to(first);
+    for (u32 i = lane; i < DEPTH; i += 32) gb_barrier_init(full[warp] + i, 2);
+    __syncwarp();
+    for (u32 i = 0; i < DEPTH && first + i < end; ++i) {
+        if (mine.left == 0) turn_to(first + i);
+        mine.load();
+    }
     gb_allow_next();
     gb_wait_for_previous();
+    Inputs inputs(x, blocks, tokens);
+    Stage now = part.from(first);
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) {
-        Staged staged;
-        if (k < now.count) fetch(staged, x, blocks, now.block + k, tokens), store(stages + k * GROUP_BYTES, staged);
-    }
+    for (int k = 0; k < AHEAD; ++k)
+        if (k < now.count) inputs.fetch(now.block + k), inputs.store(stages + k * GROUP_BYTES);
     gb_async_fence();
     __syncthreads();
 
+    u32 done = 0;  // groups
     float sums[SUMS] = {};
     for (u32 here = 0, group = first; now.count; here ^= AHEAD * GROUP_BYTES) {
         group += now.count;
         const Stage next = part.from(group);
-        at = place(next);
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k) {
-            Staged staged;
-            if (k < next.count) fetch(staged, x, blocks, next.block + k, tokens);
+            if (k < next.count) inputs.fetch(next.block + k);
             if (k < now.count) {
+                const u32 slot = done % DEPTH;
+                uint4 v[2][VECTORS];
+                gb_barrier_await(mine.full + slot, done / DEPTH % 2);
+#pragma unroll
+                for (int i = 0; i < 2 * VECTORS; ++i) v[i / VECTORS][i % VECTORS] = mine.tiles[slot * TILE + 32 * i + lane];
+                const u16* const two = mine.scales_of(slot) + lane / 4;
+                const float scale[2] = {float_of(two[0]), float_of(two[8])};
+                ++done;
                 const u64 tile = gb_described(stages + here + k * GROUP_BYTES);
-#if FOLDED
-                float (&fresh)[SUMS] = sums;
-                const u32 scale[2] = {taken[k].scales[0] * 0x10001u, taken[k].scales[1] * 0x10001u};
-#else
                 float fresh[SUMS];
-                const float scale[2] = {float_of(taken[k].scales[0]), float_of(taken[k].scales[1])};
-#endif
 #pragma unroll
-                for (int first = 0; first < 8; first += TOGETHER) {
-                    u32 a[TOGETHER][4];
+                for (int from = 0; from < 8; from += 4) {
+                    u32 a[4][4];
 #pragma unroll
-                    for (int s = 0; s < TOGETHER; ++s) {
-                        convert(a[s][0], a[s][2], taken[k].w[0], first + s, mask);
-                        convert(a[s][1], a[s][3], taken[k].w[1], first + s, mask);
-#if FOLDED
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) a[s][i] = gb_half2_fma(a[s][i], scale[i % 2], 0x80008000u);
-#endif
+                    for (int s = 0; s < 4; ++s) {
+                        convert(a[s][0], a[s][2], v[0], from + s, mask);
+                        convert(a[s][1], a[s][3], v[1], from + s, mask);
                     }
                     gb_begin_products();
 #pragma unroll
-                    for (int s = 0; s < TOGETHER; ++s) {
-                        const int step = first + s;
-                        gb_products(fresh, a[s], tile + step / 4 * (TILE_BYTES / 16) + step % 4 * 2, FOLDED || step > 0);
-                    }
+                    for (int s = 0; s < 4; ++s)
+                        gb_products(fresh, a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s > 0);
                     gb_end_products();
                 }
-                if (k < next.count) take(taken[k], w + (at + k) * STEP, scales + (at + k) * 16);
-#if FOLDED
-                gb_await_products<1>();
-#else
+                __syncwarp();  // all lanes have read the slot
+                if (first + mine.loaded < end) {
+                    if (mine.left == 0) turn_to(first + mine.loaded);
+                    mine.load();
+                }
                 gb_await_products<0>();
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sums[i] += scale[i / 2 % 2] * fresh[i];
-#endif
-            } else if (k < next.count) take(taken[k], w + (at + k) * STEP, scales + (at + k) * 16);
-            if (k < next.count) store(stages + (here ^ AHEAD * GROUP_BYTES) + k * GROUP_BYTES, staged);
+            }
+            if (k < next.count) inputs.store(stages + (here ^ AHEAD * GROUP_BYTES) + k * GROUP_BYTES);
         }
-#if FOLDED
-        gb_await_products<0>();
-#endif
         gb_async_fence();
         __syncthreads();
         if (group == end || now.block + now.count == blocks) {  // these are all sums of the panel that the block computes

@@ -194,6 +194,7 @@ static void run(void (*kernel)(A...), u32 across, u32 down, u32 threads, void** 
 
 static inline void __syncthreads() { grid::meet(grid::block, grid::size); }
 static inline void __threadfence() {}
+static inline void __syncwarp() { grid::exchange(grid::Slot()); }
 template <class T> static T gb_word(const T* from) { return *from; }
 template <class T> static T gb_load_l2(const T* from) { return *from; }
 // Blocks may run side by side on several threads of the host (paper_hip/), so that what is atomic on a GPU is so here.

@@ -274,6 +274,7 @@ class GroupPlan:
     tokens: int
     warpgroups: int
     ahead: int
+    depth: int
     resident: int
     is_gated: bool = False
 
@@ -287,23 +288,21 @@ class GroupPlan:
         """Threads of a block."""
         return 128 * self.warpgroups
 
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: two stages of X, aligned, and the sums that the gates multiply."""
-        return 2 * self.ahead * self.tokens * 2 * GROUP + 1024 + self.is_gated * self.tokens * self.threads
+    def shared_bytes(self, kind: WeightKind) -> int:
+        """Return the dynamic shared memory of a block: two stages of X, the sums that are gated, and weights."""
+        weights = self.threads // 32 * self.depth * (16 * GROUP * kind.bits // 8 + 32)
+        return 2 * self.ahead * self.tokens * 2 * GROUP + 1024 + self.is_gated * self.tokens * self.threads + weights
 
     def defines(self, kind: WeightKind) -> dict[str, int]:
         """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
-        sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "AHEAD": self.ahead, "RESIDENT": self.resident}
-        return {"WEIGHTS": kind.number, **sizes, "GATED": int(self.is_gated)}
+        sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "AHEAD": self.ahead, "DEPTH": self.depth}
+        return {"WEIGHTS": kind.number, **sizes, "RESIDENT": self.resident, "GATED": int(self.is_gated)}
 
 
 def group_plan(kind: WeightKind, tokens: int, is_gated: bool = False) -> GroupPlan:
     """Return the plan of skinny_wgmma.cu that was fastest on an H200 for weights of `kind` and `tokens` tokens."""
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
-    if width == _MOST_TOKENS:
-        return GroupPlan(width, 3, 2 if kind.bits == 4 else 1, 1, is_gated)
-    return GroupPlan(width, 2, 4 if kind.bits == 4 and width <= 16 else 2, 2, is_gated)
+    return GroupPlan(width, 4, 2, 4, 1, is_gated)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -359,7 +358,9 @@ def _group_call(
     sums = room if room is not None and room.nbytes >= 4 * size else bench.xp.empty(size, "float32")
     numbers = map(np.uint32, (rows, weights.cols, tokens))
     args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, sums, bench.xp.zeros(panels, "uint32"))
-    return partial(kernel.early if launch.is_early else kernel, (blocks,), (plan.threads,), args, plan.shared_bytes)
+    return partial(
+        kernel.early if launch.is_early else kernel, (blocks,), (plan.threads,), args, plan.shared_bytes(weights.kind)
+    )
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
