@@ -2,10 +2,10 @@
 // "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in the order of
 // skinny.cu; X and Y are those of skinny.cu.
 //
-// X is the right operand, in shared memory. The weights are the left one: bulk copies bring them to shared memory, each
-// warp those of its 16 rows, and they become halves in registers. (Loads to registers would be as late as the latest of
-// them, because all share one scoreboard.) A block has WARPGROUPS × 64 rows, DEPTH × 128 columns of their weights in
-// flight, and two stages of AHEAD × 128 columns of X. The grid stays resident: each block takes an equal part of the
+// X is the right operand, in shared memory, and the weights are the left one: bulk copies bring them to shared memory,
+// each warp those of its 16 rows, and they become halves in registers. A block has WARPGROUPS × 64 rows, DEPTH × 128
+// columns of their weights in flight, and two stages of AHEAD × 128 columns of X, which `arrange_x` has put in order.
+// Consecutive instructions add to different ones of SETS sums, because each would wait for the one before it. The grid stays resident: each block takes an equal part of the
 // groups of 128 columns of all panels of rows, panel after panel. Where blocks share a panel, the last one adds up the
 // sums that all left in `partial`. With GATED, W has 2·`rows` rows, and half the warps have the second half of them.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
@@ -24,8 +24,6 @@
 #define OUTPUTS (64 * WARPGROUPS / (1 + GATED))      // rows of Y of a panel
 #define TILE_BYTES (TOKENS * 128)                    // 64 columns of all tokens
 #define GROUP_BYTES (2 * TILE_BYTES)
-#define OCTETS (TOKENS / 2)                          // parts of X of 8 tokens and 32 columns that a warp stages at once
-#define PARTS ((OCTETS + WARPS - 1) / WARPS)         // of a warp
 #define TILE (64 * VECTORS)                          // vectors of 16 rows of a group of weights
 
 typedef unsigned short u16;
@@ -85,35 +83,23 @@ static __device__ __forceinline__ float float_of(u16 half) {
     return value;
 }
 
-// Parts of a group of X on their way to shared memory. The vector of 8 columns that a lane loads is two steps of this
-// lane's columns of weights, and the four matrices that a warp stores are the halves of two steps.
-struct Inputs {
-    const uint4* from[PARTS];  // of the first group; null for tokens that are missing
-    u32 to[PARTS];
-    uint4 v[PARTS];
-    __device__ __forceinline__ Inputs(const uint4* x, u32 blocks, u32 tokens) {
-        const u32 lane = threadIdx.x % 32, t = lane % 4;
+// Writes X as the shared memory of `skinny_wgmma` has it: groups of 128 columns of TOKENS tokens, in which the columns that
+// a thread has of the weights are those that the instruction multiplies with. A warp has 8 tokens and 32 columns.
+extern "C" __global__ void __launch_bounds__(256) arrange_x(const uint4* x, u32* image, u32 blocks, u32 tokens) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 part = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4, i = part % 4;
+    const u32 token = part / 4 % (TOKENS / 8) * 8 + lane / 4, block = part / (TOKENS / 2);
+    if (block >= blocks) return;
+    const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2;
+    const uint4 v = token < tokens ? gb_fetch(x + ((u64)token * blocks + block) * 16 + place) : make_uint4(0, 0, 0, 0);
+    u32* const row = image + (u64)block * (GROUP_BYTES / 4) + i / 2 * (TILE_BYTES / 4) + token * 32 + t;
 #pragma unroll
-        for (int k = 0; k < PARTS; ++k) {
-            const u32 part = threadIdx.x / 32 + k * WARPS, i = part % 4, token = part / 4 * 8 + lane / 4;
-            const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2, chunk = i % 2 * 4 + lane / 8;
-            from[k] = token < tokens ? x + (u64)token * blocks * 16 + place : nullptr;
-            to[k] = i / 2 * TILE_BYTES + (part / 4 * 8 + lane % 8) * 128 + (chunk ^ lane % 8) * 16;
-        }
-    }
-    __device__ __forceinline__ void fetch(u32 block) {
-#pragma unroll
-        for (int k = 0; k < PARTS; ++k) v[k] = from[k] ? gb_fetch(from[k] + 16 * block) : make_uint4(0, 0, 0, 0);
-    }
-    __device__ __forceinline__ void store(u8* group) const {
-#pragma unroll
-        for (int k = 0; k < PARTS; ++k)
-            if (OCTETS % WARPS == 0 || threadIdx.x / 32 + k * WARPS < OCTETS) gb_store_matrices(group + to[k], v[k]);
-    }
-};
+    for (u32 m = 0; m < 4; ++m) row[((i % 2 * 4 + m) ^ token % 8) * 4] = word_of(v, m);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    skinny_wgmma(const uint4* __restrict__ w, const u16* __restrict__ scales, const uint4* x, u16* y, u32 rows, u32 cols,
+    skinny_wgmma(const uint4* __restrict__ w, const u16* __restrict__ scales, const u8* x, u16* y, u32 rows, u32 cols,
                  u32 tokens, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
@@ -123,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const u32 half = GATED && warp % 4 / 2;  // two warps of a warpgroup have gates, and two the rows that these multiply
     const u32 own = GATED ? warp / 4 * 2 + warp % 2 : warp;  // number of the warp's 16 rows of Y in a panel
     const Part part = {blocks, end};
-    __shared__ u64 full[WARPS][DEPTH];
+    __shared__ u64 full[WARPS][DEPTH], x_full[2];
     u8* const ring = stages + 2 * AHEAD * GROUP_BYTES + GATED * SUMS * THREADS * 2;
     Weights mine = {(uint4*)ring + warp * DEPTH * (TILE + 2), full[warp]};
     const auto turn_to = [&](u32 group) {  // sets the next weights to load; the last rows stand in for rows behind them
@@ -134,67 +120,70 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     };
     turn_to(first);
     for (u32 i = lane; i < DEPTH; i += 32) gb_barrier_init(full[warp] + i, 2);
-    __syncwarp();
+    if (threadIdx.x < 2) gb_barrier_init(x_full + threadIdx.x);
+    __syncthreads();
     for (u32 i = 0; i < DEPTH && first + i < end; ++i) {
         if (mine.left == 0) turn_to(first + i);
         mine.load();
     }
     gb_allow_next();
     gb_wait_for_previous();
-    Inputs inputs(x, blocks, tokens);
-    Stage now = part.from(first);
-#pragma unroll
-    for (int k = 0; k < AHEAD; ++k)
-        if (k < now.count) inputs.fetch(now.block + k), inputs.store(stages + k * GROUP_BYTES);
-    gb_async_fence();
-    __syncthreads();
-
-    u32 done = 0;  // groups
+    const auto bring = [&](u32 here, const Stage& stage) {  // starts the copy of a stage of X; by one thread
+        if (stage.count == 0 || threadIdx.x != 0) return;
+        const u64 from = (u64)stage.block * GROUP_BYTES;
+        gb_bulk_load(stages + here * AHEAD * GROUP_BYTES, x + from, stage.count * GROUP_BYTES, x_full + here);
+    };
+    Stage now = part.from(first), next = part.from(first + now.count);
+    bring(0, now);
+    bring(1, next);
     float sums[SUMS] = {};
-    for (u32 here = 0, group = first; now.count; here ^= AHEAD * GROUP_BYTES) {
-        group += now.count;
-        const Stage next = part.from(group);
+    for (u32 turn = 0, done = 0, group = first; now.count; ++turn) {
+        const u32 here = turn % 2;
+        gb_barrier_await(x_full + here, turn / 2 % 2);
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k) {
-            if (k < next.count) inputs.fetch(next.block + k);
-            if (k < now.count) {
-                const u32 slot = done % DEPTH;
-                uint4 v[2][VECTORS];
-                gb_barrier_await(mine.full + slot, done / DEPTH % 2);
+            if (k >= now.count) continue;
+            const u32 slot = done % DEPTH;
+            uint4 v[2][VECTORS];
+            gb_barrier_await(mine.full + slot, done / DEPTH % 2);
+            ++done;
 #pragma unroll
-                for (int i = 0; i < 2 * VECTORS; ++i) v[i / VECTORS][i % VECTORS] = mine.tiles[slot * TILE + 32 * i + lane];
-                const u16* const two = mine.scales_of(slot) + lane / 4;
-                const float scale[2] = {float_of(two[0]), float_of(two[8])};
-                ++done;
-                const u64 tile = gb_described(stages + here + k * GROUP_BYTES);
-                float fresh[SUMS];
+            for (int i = 0; i < 2 * VECTORS; ++i) v[i / VECTORS][i % VECTORS] = mine.tiles[slot * TILE + 32 * i + lane];
+            const u16* const two = mine.scales_of(slot) + lane / 4;
+            const float scale[2] = {float_of(two[0]), float_of(two[8])};
+            const u64 tile = gb_described(stages + (here * AHEAD + k) * GROUP_BYTES);
+            float fresh[SETS][SUMS];
 #pragma unroll
-                for (int from = 0; from < 8; from += 4) {
-                    u32 a[4][4];
+            for (int from = 0; from < 8; from += 4) {
+                u32 a[4][4];
 #pragma unroll
-                    for (int s = 0; s < 4; ++s) {
-                        convert(a[s][0], a[s][2], v[0], from + s, mask);
-                        convert(a[s][1], a[s][3], v[1], from + s, mask);
-                    }
-                    gb_begin_products();
-#pragma unroll
-                    for (int s = 0; s < 4; ++s)
-                        gb_products(fresh, a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s > 0);
-                    gb_end_products();
+                for (int s = 0; s < 4; ++s) {
+                    convert(a[s][0], a[s][2], v[0], from + s, mask);
+                    convert(a[s][1], a[s][3], v[1], from + s, mask);
                 }
-                __syncwarp();  // all lanes have read the slot
-                if (first + mine.loaded < end) {
-                    if (mine.left == 0) turn_to(first + mine.loaded);
-                    mine.load();
-                }
-                gb_await_products<0>();
+                gb_begin_products();
 #pragma unroll
-                for (int i = 0; i < SUMS; ++i) sums[i] += scale[i / 2 % 2] * fresh[i];
+                for (int s = 0; s < 4; ++s)
+                    gb_products(fresh[s % SETS], a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s >= SETS);
+                gb_end_products();
             }
-            if (k < next.count) inputs.store(stages + (here ^ AHEAD * GROUP_BYTES) + k * GROUP_BYTES);
+            __syncwarp();  // all lanes have read the slot
+            if (first + mine.loaded < end) {
+                if (mine.left == 0) turn_to(first + mine.loaded);
+                mine.load();
+            }
+            gb_await_products<0>();
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) {
+#pragma unroll
+                for (int set = 1; set < SETS; ++set) fresh[0][i] += fresh[set][i];
+                sums[i] += scale[i / 2 % 2] * fresh[0][i];
+            }
         }
-        gb_async_fence();
-        __syncthreads();
+        group += now.count;
+        __syncthreads();  // the products of all warps have read this stage
+        const Stage after = part.from(group + next.count);
+        bring(here, after);
         if (group == end || now.block + now.count == blocks) {  // these are all sums of the panel that the block computes
             const u64 start = (u64)now.panel * blocks, stop = start + blocks;
             bool is_mine = first <= start && stop <= end;
@@ -236,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) sums[i] = 0;
         }
-        now = next;
+        now = next, next = after;
     }
 }
 #endif

@@ -251,10 +251,14 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
     stored, rows = GEMV.KINDS[kind], GATED_ROWS if is_gated else 200
     w, scales, x, wide_w, wide_x = (gated_operands if is_gated else operands)(kind, tokens, True, *[rows][is_gated:])
     plan = GEMV.group_plan(stored, tokens, is_gated)
-    kernel = _grid.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(stored))
+    arrange, kernel = (
+        _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
+    )
+    image = np.full(plan.tokens * COLS, 0x7E00, "uint16")
+    arrange((COLS // 128 * plan.tokens // 16 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
     sums, arrived = np.full(blocks * plan.threads * plan.tokens, np.nan, "float32"), np.zeros(9, "uint32")
     y, numbers = np.full(tokens * rows, 0xFFFF, "uint16"), (np.uint32(size) for size in (rows, COLS, tokens))
-    args = w, scales, x, y, *numbers, sums, arrived
+    args = w, scales, image, y, *numbers, sums, arrived
     for _ in range(2):  # the first launch must leave the counters as it found them
         kernel((blocks,), (plan.threads,), args, plan.shared_bytes(stored))
         assert (arrived == 0).all()

@@ -276,6 +276,7 @@ class GroupPlan:
     ahead: int
     depth: int
     resident: int
+    sets: int
     is_gated: bool = False
 
     @property
@@ -296,13 +297,18 @@ class GroupPlan:
     def defines(self, kind: WeightKind) -> dict[str, int]:
         """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
         sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "AHEAD": self.ahead, "DEPTH": self.depth}
-        return {"WEIGHTS": kind.number, **sizes, "RESIDENT": self.resident, "GATED": int(self.is_gated)}
+        rest = {"RESIDENT": self.resident, "SETS": self.sets, "GATED": int(self.is_gated)}
+        return {"WEIGHTS": kind.number, **sizes, **rest}
 
 
 def group_plan(kind: WeightKind, tokens: int, is_gated: bool = False) -> GroupPlan:
     """Return the plan of skinny_wgmma.cu that was fastest on an H200 for weights of `kind` and `tokens` tokens."""
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
-    return GroupPlan(width, 4, 2, 4, 1, is_gated)
+    if width == _MOST_TOKENS:
+        return GroupPlan(width, 3, 2, 4, 1, 2, is_gated)
+    return GroupPlan(
+        width, 4, 4 if width <= 16 else 2, 4 if kind.bits == 4 else 3, 1, 4 if width <= 16 else 2, is_gated
+    )
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -350,17 +356,27 @@ def is_by_groups(bench: gb.Bench, kind: WeightKind, tokens: int) -> bool:
 def _group_call(
     bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
 ) -> Call:
-    plan, rows = group_plan(weights.kind, tokens, launch.is_gated), weights.rows // launch.halves
-    kernel = bench.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(weights.kind))
-    panels = -(-rows // plan.rows)
-    blocks = min(bench.device.device.units * plan.resident, panels * weights.cols // GROUP)
-    size = blocks * plan.threads * plan.tokens  # two parts of half as many sums
-    sums = room if room is not None and room.nbytes >= 4 * size else bench.xp.empty(size, "float32")
-    numbers = map(np.uint32, (rows, weights.cols, tokens))
-    args = (weights.words, weights.scales, vectors.x, vectors.y, *numbers, sums, bench.xp.zeros(panels, "uint32"))
-    return partial(
-        kernel.early if launch.is_early else kernel, (blocks,), (plan.threads,), args, plan.shared_bytes(weights.kind)
+    """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
+    kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
+    plan = group_plan(kind, tokens, launch.is_gated)
+    arrange, multiply = (
+        bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
     )
+    panels = -(-rows // plan.rows)
+    blocks = min(bench.device.device.units * plan.resident, panels * groups)
+    size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
+    needed = size + 2 * plan.tokens * weights.cols
+    memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
+    image = memory[size:needed]
+    parts = -(-groups * plan.tokens // 2 // (_THREADS // 32))
+    tokens_now = np.uint32(tokens)
+    arranged = partial(
+        arrange.early if launch.is_early else arrange, (parts,), (_THREADS,),
+        (vectors.x, image, np.uint32(groups), tokens_now),
+    )  # fmt: skip
+    numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
+    args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
+    return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
