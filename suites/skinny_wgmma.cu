@@ -5,7 +5,7 @@
 // X is the right operand, in shared memory, and the weights are the left one: bulk copies bring them to shared memory,
 // each warp those of its 16 rows, and they become halves in registers. A block has WARPGROUPS × 64 rows, DEPTH × 128
 // columns of their weights in flight, and two stages of AHEAD × 128 columns of X, which `arrange_x` has put in order.
-// Consecutive instructions add to different ones of SETS sums, because each would wait for the one before it. The grid stays resident: each block takes an equal part of the
+// The grid stays resident: each block takes an equal part of the
 // groups of 128 columns of all panels of rows, panel after panel. Where blocks share a panel, the last one adds up the
 // sums that all left in `partial`. With GATED, W has 2·`rows` rows, and half the warps have the second half of them.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             const u16* const two = mine.scales_of(slot) + lane / 4;
             const float scale[2] = {float_of(two[0]), float_of(two[8])};
             const u64 tile = gb_described(stages + (here * AHEAD + k) * GROUP_BYTES);
-            float fresh[SETS][SUMS];
+            float fresh[SUMS];
 #pragma unroll
             for (int from = 0; from < 8; from += 4) {
                 u32 a[4][4];
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 gb_begin_products();
 #pragma unroll
                 for (int s = 0; s < 4; ++s)
-                    gb_products(fresh[s % SETS], a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s >= SETS);
+                    gb_products(fresh, a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s > 0);
                 gb_end_products();
             }
             __syncwarp();  // all lanes have read the slot
@@ -174,11 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
             gb_await_products<0>();
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-#pragma unroll
-                for (int set = 1; set < SETS; ++set) fresh[0][i] += fresh[set][i];
-                sums[i] += scale[i / 2 % 2] * fresh[0][i];
-            }
+            for (int i = 0; i < SUMS; ++i) sums[i] += scale[i / 2 % 2] * fresh[i];
         }
         group += now.count;
         __syncthreads();  // the products of all warps have read this stage

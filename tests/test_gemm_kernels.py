@@ -250,7 +250,7 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
     """Blocks end within panels of rows, whose sums the last of them adds up; X has fewer tokens than the kernel."""
     stored, rows = GEMV.KINDS[kind], GATED_ROWS if is_gated else 200
     w, scales, x, wide_w, wide_x = (gated_operands if is_gated else operands)(kind, tokens, True, *[rows][is_gated:])
-    plan = GEMV.group_plan(stored, tokens, is_gated)
+    plan = GEMV.group_plan(stored, rows, tokens, is_gated)
     arrange, kernel = (
         _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
     )
@@ -274,7 +274,7 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_products_by_warpgroup_instructions_compile_for_hopper_and_fit_an_sm(kind, tokens, is_gated):
     stored = GEMV.KINDS[kind]
-    plan = GEMV.group_plan(stored, tokens, is_gated)
+    plan = GEMV.group_plan(stored, 28672, tokens, is_gated)
     assert plan.resident * (plan.shared_bytes(stored) + 2048) <= 228 * 1024
     options = [f"-D{name}={value}" for name, value in plan.defines(stored).items()]
     status, log = _nvrtc.compiled(_grid.source("skinny_wgmma.cu"), ["--gpu-architecture=sm_90a", *options])

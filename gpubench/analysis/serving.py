@@ -5,7 +5,7 @@ one further token for every sequence of the batch. Queries arrive at random, and
 a latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
 device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
 batch has a free slot. With chunked prefill it prefills one chunk of a prompt between two steps (Sarathi, arXiv
-2308.16369); a chunk costs a prefill of its own, because no fused call was measured."""
+2308.16369); a chunk costs a separate prefill, because no fused call was measured."""
 
 from __future__ import annotations
 

@@ -269,14 +269,13 @@ def tensor_plan(
 class GroupPlan:
     """How skinny_wgmma.cu is built and launched; the first lines of skinny_wgmma.cu explain the numbers.
 
-    `tokens` are those that a block computes, and `resident` the blocks on each compute unit."""
+    A block computes `tokens` tokens, and `resident` blocks run on each compute unit."""
 
     tokens: int
     warpgroups: int
     ahead: int
     depth: int
     resident: int
-    sets: int
     is_gated: bool = False
 
     @property
@@ -297,18 +296,17 @@ class GroupPlan:
     def defines(self, kind: WeightKind) -> dict[str, int]:
         """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
         sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "AHEAD": self.ahead, "DEPTH": self.depth}
-        rest = {"RESIDENT": self.resident, "SETS": self.sets, "GATED": int(self.is_gated)}
+        rest = {"RESIDENT": self.resident, "GATED": int(self.is_gated)}
         return {"WEIGHTS": kind.number, **sizes, **rest}
 
 
-def group_plan(kind: WeightKind, tokens: int, is_gated: bool = False) -> GroupPlan:
-    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for weights of `kind` and `tokens` tokens."""
+def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False) -> GroupPlan:
+    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of weights and `tokens` tokens."""
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
-    if width == _MOST_TOKENS:
-        return GroupPlan(width, 3, 2, 4, 1, 2, is_gated)
-    return GroupPlan(
-        width, 4, 4 if width <= 16 else 2, 4 if kind.bits == 4 else 3, 1, 4 if width <= 16 else 2, is_gated
-    )
+    if width < _MOST_TOKENS:
+        return GroupPlan(width, 4, 4, 4, 1, is_gated)
+    warpgroups = 4 if rows >= _MANY_ROWS else 3
+    return GroupPlan(width, warpgroups, 2, 4 if kind.bits == 4 else 3, 1, is_gated)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -358,7 +356,7 @@ def _group_call(
 ) -> Call:
     """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
     kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
-    plan = group_plan(kind, tokens, launch.is_gated)
+    plan = group_plan(kind, weights.rows, tokens, launch.is_gated)
     arrange, multiply = (
         bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
     )
@@ -387,7 +385,10 @@ def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Laun
     variants: dict[str, list[dict[str, int]]] = {"skinny": [], "skinny_wgmma": []}
     for weights, launch in matrices:
         if is_by_groups(bench, weights.kind, count):
-            name, defines = "skinny_wgmma", group_plan(weights.kind, count, launch.is_gated).defines(weights.kind)
+            name, defines = (
+                "skinny_wgmma",
+                group_plan(weights.kind, weights.rows, count, launch.is_gated).defines(weights.kind),
+            )
         else:
             name, defines = "skinny", _tensor_plan(bench, weights, count, launch).defines(weights.kind, launch)
         if defines not in variants[name]:
