@@ -254,8 +254,8 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
     arrange, kernel = (
         _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
     )
-    image = np.full(plan.tokens * COLS, 0x7E00, "uint16")
-    arrange((COLS // 128 * plan.tokens // 16 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
+    image = np.full(plan.tokens * (COLS + COLS // 64), 0x7E00, "uint16")
+    arrange((COLS // 128 * plan.tokens // 64 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
     sums, arrived = np.full(blocks * plan.threads * plan.tokens, np.nan, "float32"), np.zeros(9, "uint32")
     y, numbers = np.full(tokens * rows, 0xFFFF, "uint16"), (np.uint32(size) for size in (rows, COLS, tokens))
     args = w, scales, image, y, *numbers, sums, arrived
@@ -275,7 +275,7 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
 def test_products_by_warpgroup_instructions_compile_for_hopper_and_fit_an_sm(kind, tokens, is_gated):
     stored = GEMV.KINDS[kind]
     plan = GEMV.group_plan(stored, 28672, tokens, is_gated)
-    assert plan.resident * (plan.shared_bytes(stored) + 2048) <= 228 * 1024
+    assert plan.resident * (plan.shared_bytes(stored) + 8192) <= 232 * 1024
     options = [f"-D{name}={value}" for name, value in plan.defines(stored).items()]
     status, log = _nvrtc.compiled(_grid.source("skinny_wgmma.cu"), ["--gpu-architecture=sm_90a", *options])
     assert status == 0, log

@@ -289,9 +289,9 @@ class GroupPlan:
         return 128 * self.warpgroups
 
     def shared_bytes(self, kind: WeightKind) -> int:
-        """Return the dynamic shared memory of a block: two stages of X, the sums that are gated, and weights."""
-        weights = self.threads // 32 * self.depth * (16 * GROUP * kind.bits // 8 + 32)
-        return 2 * self.ahead * self.tokens * 2 * GROUP + 1024 + self.is_gated * self.tokens * self.threads + weights
+        """Return the dynamic shared memory of a block: stages of X, aligned, and of weights, and the sums to be gated."""
+        group = 2 * GROUP * self.tokens + 64 * self.warpgroups * GROUP * kind.bits // 8
+        return 1024 + self.depth * self.ahead * group + self.is_gated * self.tokens * self.threads
 
     def defines(self, kind: WeightKind) -> dict[str, int]:
         """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
@@ -303,10 +303,11 @@ class GroupPlan:
 def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False) -> GroupPlan:
     """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of weights and `tokens` tokens."""
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
-    if width < _MOST_TOKENS:
-        return GroupPlan(width, 4, 4, 4, 1, is_gated)
-    warpgroups = 4 if rows >= _MANY_ROWS else 3
-    return GroupPlan(width, warpgroups, 2, 4 if kind.bits == 4 else 3, 1, is_gated)
+    if width == _MOST_TOKENS:
+        warpgroups = 4 if rows >= _MANY_ROWS else 3
+        stages = (1, 3) if is_gated and kind.bits == 8 else (2, 2)
+        return GroupPlan(width, warpgroups, *stages, 1, is_gated)
+    return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -363,10 +364,10 @@ def _group_call(
     panels = -(-rows // plan.rows)
     blocks = min(bench.device.device.units * plan.resident, panels * groups)
     size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
-    needed = size + 2 * plan.tokens * weights.cols
+    needed = size + plan.tokens * (2 * weights.cols + 4 * groups)  # and X with what the bias adds
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
     image = memory[size:needed]
-    parts = -(-groups * plan.tokens // 2 // (_THREADS // 32))
+    parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
     tokens_now = np.uint32(tokens)
     arranged = partial(
         arrange.early if launch.is_early else arrange, (parts,), (_THREADS,),
