@@ -289,7 +289,7 @@ class GroupPlan:
         return 128 * self.warpgroups
 
     def shared_bytes(self, kind: WeightKind) -> int:
-        """Return the dynamic shared memory of a block: stages of X, aligned, and of weights, and the sums to be gated."""
+        """Return the dynamic shared memory of a block: stages of X and of weights, and the sums to be gated."""
         group = 2 * GROUP * self.tokens + 64 * self.warpgroups * GROUP * kind.bits // 8
         return 1024 + self.depth * self.ahead * group + self.is_gated * self.tokens * self.threads
 
