@@ -10,6 +10,8 @@ from gpubench.api import collector as gb
 
 _PATIENCE_S = 1.0
 _JETSON = Path("/etc/nv_tegra_release")
+_WSL = Path("/dev/dxg")
+_NO_INSTANCE = 0xFFFFFFFF  # of a process on a card without MIG (nvml.h, nvmlProcessInfo_t)
 
 
 class Turns:
@@ -113,9 +115,28 @@ _LACKS = {
 
 
 def lacking(device: gb.Device, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons of missing counters by name, each with what this kind of device lacks."""
-    clause = _LACKS[device.kind]
+    """Return the reasons of missing readings by name, each with what this kind of device lacks."""
+    clause = lack_of(device)
     return {name: f"{reason}; {clause}" if clause else reason for name, reason in reasons.items()}
+
+
+def lack_of(device: gb.Device) -> str:
+    """Return what a device lacks that is not a whole card of this machine's own driver; empty for such a card."""
+    wsl = "under WSL the driver belongs to Windows and answers only a part" if _WSL.exists() else ""
+    return _LACKS[device.kind] or wsl
+
+
+def instance_of(nvml: Any, gpu: Any, is_mig: bool) -> tuple[int, int] | None:
+    """Return the numbers of a MIG device's GPU instance and compute instance; None for another device.
+
+    `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses a call."""
+    return (nvml.nvmlDeviceGetGpuInstanceId(gpu), nvml.nvmlDeviceGetComputeInstanceId(gpu)) if is_mig else None
+
+
+def is_of(instance: tuple[int, int] | None, at: Any) -> bool:
+    """Return whether NVML's process or event `at` belongs to a MIG device, or to no instance; True for a whole card."""
+    places = (at.gpuInstanceId, at.computeInstanceId) if instance else ()
+    return all(place in (own, _NO_INSTANCE) for place, own in zip(places, instance or (), strict=True))
 
 
 def handle_of(nvml: Any, device: gb.Device) -> Any:

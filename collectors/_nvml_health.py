@@ -5,14 +5,15 @@ gpubench.measuring.health judges the readings. NVML's names are the names in nvm
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpubench.api import collector as gb
 
-from ._nvml import handle_of, is_lost
-from ._nvml_watch import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, event_reasons, field
+from ._nvml import handle_of, is_lost, lack_of, lacking
+from ._nvml_watch import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, event_reasons, field, process_ids
 
 KERNEL_LOG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192  # one read of /dev/kmsg is one record of at most this size
@@ -20,7 +21,7 @@ _MOST_RECORDS = 1_000_000
 _BUSY_PERCENT = 20  # an idle GPU shows a few per cent after a program has ended
 _DMESG = "sudo dmesg | grep Xid"
 _MOST_NUMBERS = 8  # the most Xids or process ids that a text names
-_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)[^)]*\): (\d+)")
+_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?: GPU-I:(\d+))?[^)]*\): (\d+)")
 # The Xids that programs cause by themselves, in most cases (NVIDIA, Xid Errors): an exception or a fault of a kernel, a
 # stopped or cleaned-up channel, a fault of the video decoder, an invalid push buffer
 _OF_PROGRAMS = frozenset({11, 13, 31, 43, 45, 68, 69})
@@ -56,8 +57,8 @@ class NvmlHealth:
 
     The first reading of a GPU takes its errors from the kernel log, if this user may read it."""
 
-    def __init__(self, nvml: Any, xids: Callable[[Any, Any], ErrorNumbers], log: Path = KERNEL_LOG) -> None:
-        """Prepare to read; `xids` makes the collector of a GPU's errors from the module pynvml and the GPU's handle."""
+    def __init__(self, nvml: Any, xids: Callable[[Any, Any, bool], ErrorNumbers], log: Path = KERNEL_LOG) -> None:
+        """Prepare to read; `xids` makes the collector of a GPU's errors from pynvml, a handle and whether it is MIG."""
         self._nvml = nvml
         self._make_xids = xids
         self._log = log
@@ -71,8 +72,9 @@ class NvmlHealth:
         Raises Unavailable if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
-            card = CardHealth(self._nvml, gpu, device.uuid or device.pci)
-            return [gb.HealthReading(gb.HealthSign.LOST, 0.0), *card.readings(), *self._events(device, gpu)]
+            card = CardHealth(self._nvml, gpu, device)
+            readings = (*card.readings(), *self._events(device, gpu))
+            return [gb.HealthReading(gb.HealthSign.LOST, 0.0), *map(partial(_explained, device), readings)]
         except LostGpuError as error:
             return [gb.HealthReading(gb.HealthSign.LOST, 1.0, str(error), _DMESG)]
 
@@ -97,7 +99,8 @@ class NvmlHealth:
             self._reported[device.id] += self._xids[device.id].take()
         else:
             try:
-                self._reported[device.id] = xids_in_log(self._log, device.pci)
+                own = self._nvml.nvmlDeviceGetGpuInstanceId(gpu) if device.kind == "mig" else None
+                self._reported[device.id] = xids_in_log(self._log, device.pci, own)
             except OSError as error:
                 reason = f"{self._log}: {error.strerror}"
                 self._reported[device.id] = []
@@ -109,7 +112,7 @@ class NvmlHealth:
 
     def _listen(self, device: gb.Device, gpu: Any) -> bool:
         try:
-            self._xids[device.id] = self._make_xids(self._nvml, gpu)
+            self._xids[device.id] = self._make_xids(self._nvml, gpu, device.kind == "mig")
         except self._nvml.NVMLError as error:
             raise_if_lost(self._nvml, error)
             return False
@@ -117,14 +120,16 @@ class NvmlHealth:
 
 
 class CardHealth:
-    """Reads the health of one GPU from NVML alone; `card` names the GPU in commands, by UUID or PCI address."""
+    """Reads the health of one GPU from NVML alone. Commands name the GPU by its UUID or PCI address."""
 
-    def __init__(self, nvml: Any, gpu: Any, card: str) -> None:
+    def __init__(self, nvml: Any, gpu: Any, device: gb.Device) -> None:
         """Prepare to read the GPU with NVML's handle `gpu`; `nvml` is the initialised module pynvml."""
         self._nvml = nvml
         self._gpu = gpu
-        self._card = card
-        self._reset = f"sudo nvidia-smi --gpu-reset --id={card}"
+        self._card = device.uuid or device.pci
+        self._is_mig = device.kind == "mig"
+        self._is_whole = not lack_of(device)
+        self._reset = f"sudo nvidia-smi --gpu-reset --id={self._card}"
 
     def readings(self) -> Iterator[gb.HealthReading]:
         """Yield all readings: recovery, memory errors, InfoROM, slowdowns, processes, PCIe, NVLink.
@@ -134,16 +139,25 @@ class CardHealth:
         uncorrected = (self._gpu, self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         volatile, lifetime = (*uncorrected, self._nvml.NVML_VOLATILE_ECC), (*uncorrected, self._nvml.NVML_AGGREGATE_ECC)
         total = self._nvml.nvmlDeviceGetTotalEccErrors
-        yield self._reading(gb.HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile))
-        yield self._reading(
-            gb.HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime)
-        )
-        yield from self._memory()
+        memory = [
+            self._reading(gb.HealthSign.ECC_UNCORRECTED, self._reset, partial(total, *volatile)),
+            self._reading(gb.HealthSign.ECC_UNCORRECTED_LIFETIME, self._show_command("ECC"), partial(total, *lifetime)),
+            *self._memory(),
+        ]
+        without = self._why_no_ecc() if self._is_whole and any(reading.value is None for reading in memory) else ""
+        yield from (_with_clause(reading, without) for reading in memory)
         yield self._reading(gb.HealthSign.INFOROM, f"nvidia-smi --query --id={self._card}", self._is_inforom_wrong)
         yield from self._slowdowns()
         yield self._processes()
         yield from self._pcie()
         yield from self._links()
+
+    def _why_no_ecc(self) -> str:
+        """Return why the GPU counts no errors of its memory; empty if its ECC is on."""
+        try:
+            return "" if self._nvml.nvmlDeviceGetEccMode(self._gpu)[0] else "ECC is off"
+        except self._nvml.NVMLError as error:
+            return "this GPU has no ECC" if error.value == self._nvml.NVML_ERROR_NOT_SUPPORTED else ""
 
     def _show_command(self, part: str) -> str:
         return f"nvidia-smi --query --display={part} --id={self._card}"
@@ -229,7 +243,7 @@ class CardHealth:
 
         def count() -> float:
             """Return the number of compute processes, and add their ids to `numbers`."""
-            numbers.extend(process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._gpu))
+            numbers.extend(process_ids(self._nvml, self._gpu, self._is_mig))
             return len(numbers)
 
         reading = self._reading(gb.HealthSign.PROCESSES, command, count)
@@ -326,15 +340,28 @@ def _last_numbers_text(numbers: Sequence[int]) -> str:
     return f"…, {listed}" if len(numbers) > _MOST_NUMBERS else listed
 
 
-def xids_in_log(log: Path, pci: str) -> list[int]:
+def _with_clause(reading: gb.HealthReading, clause: str) -> gb.HealthReading:
+    """Return a reading without a value with a further reason, and another reading as it is."""
+    is_missing = reading.value is None and clause
+    return replace(reading, note=f"{reading.note}; {clause}") if is_missing else reading
+
+
+def _explained(device: gb.Device, reading: gb.HealthReading) -> gb.HealthReading:
+    """Return a reading; if it has no value, with what this kind of device lacks."""
+    return replace(reading, note=lacking(device, {"": reading.note})[""]) if reading.value is None else reading
+
+
+def xids_in_log(log: Path, pci: str, instance: int | None = None) -> list[int]:
     """Return the numbers of the Xids in the kernel log `log` for the GPU at the PCI address `pci`, the oldest first.
 
-    Raises OSError if the log is not readable."""
+    With the number of a MIG device's GPU `instance`, an Xid that names another instance is not among them
+    (`GPU-I:%02u`: NVIDIA's open kernel modules, kernel_rc.c). Raises OSError if the log is not readable."""
     place = tuple(int(part, 16) for part in re.split("[:.]", pci)[:3]) if pci else ()
     return [
-        int(match[4])
+        int(match[5])
         for record in _records(log)
         if (match := _XID.search(record)) and tuple(int(match[part], 16) for part in (1, 2, 3)) == place
+        if instance is None or match[4] is None or int(match[4]) == instance
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gpubench.api import collector as gb
 
+from ._nvml import instance_of, is_of
 from ._strangers import ForeignProcesses
 
 IDLE = 0x1
@@ -131,18 +132,13 @@ def instant_power_w(nvml: Any, gpu: Any) -> float:
     return float(field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT).uiVal) * _MILLI
 
 
-_NO_INSTANCE = 0xFFFFFFFF  # of a process on a card without MIG (nvml.h, nvmlProcessInfo_t)
-
-
 def process_ids(nvml: Any, gpu: Any, is_mig: bool) -> tuple[int, ...]:
     """Return the ids of the compute processes on the GPU; of a MIG instance without its neighbours.
 
     `nvml` is the module pynvml, and `gpu` its handle. Raises NVMLError if NVML refuses a call."""
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-    if is_mig:  # some drivers list every process of the card
-        own = (nvml.nvmlDeviceGetGpuInstanceId(gpu), _NO_INSTANCE)
-        processes = [process for process in processes if process.gpuInstanceId in own]
-    return tuple(process.pid for process in processes)
+    instance = instance_of(nvml, gpu, is_mig)  # some drivers list every process of the card
+    return tuple(process.pid for process in processes if is_of(instance, process))
 
 
 class NvmlWatch:

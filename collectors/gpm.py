@@ -110,8 +110,10 @@ class Source(NvmlAccess):
     def __init__(self, devices: Sequence[gb.Device]) -> None:
         """Begin to sample each device that supports GPM."""
         super().__init__(devices)
-        self._samples = {
-            name: GpmSamples(self._nvml, gpu) for name, gpu in self._handles.items() if self._supports(gpu)
+        self._samples = {  # samples of a MIG instance need another call
+            device.id: GpmSamples(self._nvml, self._handles[device.id])
+            for device in devices
+            if device.kind != "mig" and self._supports(self._handles[device.id])
         }
         if not self._samples:
             raise gb.OptionalUnavailable(_why_without(devices[0]), "they need a whole Hopper GPU or a newer one")

@@ -15,7 +15,9 @@ from ._nvml import (
     fast,
     handle_of,
     initialised,
+    instance_of,
     is_lost,
+    is_of,
     lacking,
     opened,
     slow,
@@ -284,9 +286,10 @@ class Xids:
 
     `read` and the constructor raise NVMLError if NVML refuses the events."""
 
-    def __init__(self, nvml: Any, gpu: Any) -> None:
-        """Begin to listen to the errors of the GPU with NVML's handle `gpu`."""
+    def __init__(self, nvml: Any, gpu: Any, is_mig: bool = False) -> None:
+        """Begin to listen to the errors of the GPU with NVML's handle `gpu`; of a MIG device not to its neighbours'."""
         self._nvml = nvml
+        self._instance = instance_of(nvml, gpu, is_mig)
         self._events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
         self._count = 0
@@ -298,8 +301,10 @@ class Xids:
         Raises NVMLError if NVML refuses the events."""
         try:
             while True:
-                self._numbers.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
-                self._count += 1
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+                if is_of(self._instance, event):
+                    self._numbers.append(int(event.eventData))
+                    self._count += 1
         except self._nvml.NVMLError as error:
             if error.value != self._nvml.NVML_ERROR_TIMEOUT:
                 raise
@@ -339,7 +344,7 @@ class Source(NvmlAccess):
 
     def _count_xids(self, device: gb.Device) -> float:
         if device.id not in self._xids:
-            self._xids[device.id] = Xids(self._nvml, self._handles[device.id])
+            self._xids[device.id] = Xids(self._nvml, self._handles[device.id], device.kind == "mig")
         return self._xids[device.id].read()
 
     def unsupported(self, device: gb.Device) -> Mapping[str, str]:

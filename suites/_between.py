@@ -31,8 +31,11 @@ Params = Mapping[str, str | int | float]
 def paths(target: gb.Target) -> tuple[str, ...]:
     """Return the points of the axis `path`: `same` if both ranks use one device, `peer` if they use two.
 
-    The two devices of `peer` reach each other's memory. The host has only `same`."""
-    return ("same",) if target.is_host else ("same", "peer")
+    The two devices of `peer` reach each other's memory. The host has only `same`; quick only `peer` where there is one.
+    """
+    if target.is_host:
+        return ("same",)
+    return ("peer",) if target.tier == "quick" and target.device.peers else ("same", "peer")
 
 
 def devices_of(params: Params) -> int:

@@ -14,19 +14,20 @@ from gpubench.api import suite as gb
 class CheckedCall:
     """A call to time, the check of its result, and its outputs, which are overwritten before a check.
 
-    `rotation`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
+    `rotation`, `buffers`, `inputs` and `doubled` are as in a Stage; `poison` overwrites what is not in `outputs`."""
 
     call: Callable[[], object]
     check: Callable[[], None]
     outputs: tuple[Any, ...] = ()
     rotation: tuple[Callable[[], object], ...] = ()
+    buffers: tuple[Any, ...] = ()
     poison: Callable[[], None] = lambda: None
     inputs: Callable[[], object] | None = None
     doubled: Callable[[], object] | None = None
 
     def stage(self, work: gb.Work, quantity: Literal["moved", "payload"] = "moved", limit: str = "") -> gb.Stage:
         """Return the call as a stage of this work, which is judged by `quantity`."""
-        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "inputs", "doubled")}
+        rest: Any = {name: getattr(self, name) for name in ("outputs", "rotation", "buffers", "inputs", "doubled")}
         return gb.Stage(self.call, work, quantity, limit, effort=gb.POINT, **rest)
 
     def overwrite(self, bench: gb.Bench) -> None:

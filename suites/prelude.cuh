@@ -674,11 +674,22 @@ static __device__ __forceinline__ void gb_multiply(float (&c)[4], const u32 (&a)
 }
 // Computes c += a·b of a wave: 32 rows × 32 columns, 8 products each, of halves, with sums in float (CDNA's 32x32x8). A
 // lane holds the four inner places from 4·(lane / 32) on, of row lane % 32 of a and of column lane % 32 of b. c[i] is
-// in that column, in row 8·(i / 4) + 4·(lane / 32) + i % 4.
+// in that column, in row 8·(i / 4) + 4·(lane / 32) + i % 4. gfx950 has twice the rate with 16 products each (32x32x16),
+// so that a lane holds the eight inner places from 8·(lane / 32) on.
 typedef float gb_float16 __attribute__((ext_vector_type(16)));
-static __device__ __forceinline__ void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
+typedef _Float16 gb_half8 __attribute__((ext_vector_type(8)));
+#ifdef __gfx950__
+#define GB_LANE_WORDS 2
+#define GB_MULTIPLY_32(a, b, c) \
+    __builtin_amdgcn_mfma_f32_32x32x16_f16(gb_as<gb_half8>(a), gb_as<gb_half8>(b), c, 0, 0, 0)
+#else
+#define GB_LANE_WORDS 1
+#define GB_MULTIPLY_32(a, b, c) __builtin_amdgcn_mfma_f32_32x32x8f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), c, 0, 0, 0)
+#endif
+static __device__ __forceinline__ void gb_multiply_32(
+    float (&c)[16], const u64 (&a)[GB_LANE_WORDS], const u64 (&b)[GB_LANE_WORDS]) {
     const gb_float16 sums = gb_as<gb_float16>(c);
-    const gb_float16 found = __builtin_amdgcn_mfma_f32_32x32x8f16(gb_as<gb_half4>(a), gb_as<gb_half4>(b), sums, 0, 0, 0);
+    const gb_float16 found = GB_MULTIPLY_32(a, b, sums);
 #pragma unroll
     for (int i = 0; i < 16; ++i) c[i] = found[i];
 }

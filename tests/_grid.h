@@ -235,6 +235,7 @@ static inline void gb_bulk_prefetch_l2(const void*, u32) {}
 // Clocks that go on by the same number of ticks at each reading.
 static u64 ticks;
 static inline u64 gb_clock() { return ticks += 1000; }
+static inline u32 gb_unit() { return blockIdx.x % 4; }
 static inline u64 gb_nanoseconds() { return ticks / 2; }
 static inline void gb_used(volatile u32* sink, u32 value) { *sink = value; }
 static inline u64 gb_load_l2(u64 address) { return *(const u64*)address; }
@@ -498,10 +499,11 @@ template <bool BRAIN> static void gb_multiply(float (&c)[4], const u32 (&a)[2], 
     four_of<BRAIN>(b, y);
     multiply_of_wave<16, 16>(c, x, y);
 }
-static void gb_multiply_32(float (&c)[16], u64 a, u64 b) {
+#define GB_LANE_WORDS 1
+static void gb_multiply_32(float (&c)[16], const u64 (&a)[1], const u64 (&b)[1]) {
     float x[4], y[4];
-    four_of<false>({(u32)a, (u32)(a >> 32)}, x);
-    four_of<false>({(u32)b, (u32)(b >> 32)}, y);
+    four_of<false>({(u32)a[0], (u32)(a[0] >> 32)}, x);
+    four_of<false>({(u32)b[0], (u32)(b[0] >> 32)}, y);
     multiply_of_wave<32, 8>(c, x, y);
 }
 #else

@@ -19,6 +19,7 @@ import numpy as np
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _BUILT = HERE.parent / ".pytest_cache" / "gpubench-kernels"
 _OPTIONS = ("-std=c++17", "-w", "-O1", "-fPIC")
 _SHARED_BYTES = 2**18  # bytes of dynamic shared memory, more than any GPU has
@@ -27,7 +28,12 @@ _RUN = 'extern "C" void run_{0}(u32 x, u32 y, u32 n, void** a) {{ grid::run({0},
 
 def source(file: str) -> str:
     """Return the prelude and a kernel's file, such as `gemm/gemv.cu`, as they are compiled for a GPU."""
-    return (SUITES / "prelude.cuh").read_text() + (SUITES / file).read_text()
+    return (SUITES / "prelude.cuh").read_text() + text_of(SUITES / file)
+
+
+def text_of(path: Path) -> str:
+    """Return a kernel's file with the headers that it includes."""
+    return _INCLUDE.sub(lambda found: text_of(path.parent / found[1]), path.read_text())
 
 
 def path_of(place: Path) -> str:
@@ -42,7 +48,7 @@ def library(file: str, defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     text = re.sub(
         r"extern __shared__ (\w+) (\w+)\[\];",
         rf"static \1 \2[{_SHARED_BYTES} / sizeof(\1)];",
-        (SUITES / file).read_text(),
+        text_of(SUITES / file),
     )
     grid = (HERE / "_grid.h").read_text()
     built = _BUILT / f"{_key(_RUN, *options, grid, text)}.so"

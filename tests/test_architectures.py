@@ -68,6 +68,8 @@ NARROW = ["m32n32k8 int8", "m16n16k16 int8"]
 CDNA3 = [f"{shape} {dtype}" for dtype in ("int8", "float8_e4m3") for shape in ("m32n32k16", "m16n16k32")]
 CDNA4 = [f"{shape} {dtype}" for dtype in ("float16", "bfloat16") for shape in ("m32n32k16", "m16n16k32")]
 CDNA4 += ["m32n32k32 int8", "m16n16k64 int8"]
+NARROW_FLOATS = ("float8_e4m3", "float6_e2m3", "float4_e2m1")
+CDNA4 += [f"{shape} {dtype}" for dtype in NARROW_FLOATS for shape in ("m32n32k64", "m16n16k128")]
 
 
 @pytest.mark.parametrize(

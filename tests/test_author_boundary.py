@@ -28,6 +28,8 @@ WORDS = {
     "uncounted": "quantity is 'moved', but Stage.work.moved is 0: the work counts payload",
     "negative": "Stage.work.items is int -1, not from 0 to 1e+30",
     "text_work": "Stage.work.items is str 'many', not a number",
+    "broken_bytes": "Stage.work.moved is float 1048.576, not whole bytes: a unit or a factor is wrong",
+    "buffers": "Stage.buffers has 1 arrays for 2 calls",
     "note": "Task.notes['codec'] is object",
     "long_note": "Task.notes['log'] is str 'xxx",
     "labels": "Task.labels is str 'time-sliced', not a tuple of texts",

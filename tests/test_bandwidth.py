@@ -233,7 +233,8 @@ def test_the_random_order_visits_every_chunk_once_and_equals_that_of_the_kernel(
     pytest.importorskip("numba")
     build("random", access="read", chunk_bytes=32, size_bytes=MIB)
     host = sibling("_host")
-    order = host._permuted_places(2**bits, bits, 12345)
+    pattern = sibling("_pattern").AccessPattern("random", 4, (bits, 0, 12345), 2**bits, 0, 0, 0)
+    order = pattern.places(np.arange(2**bits, dtype=np.uint64))
     assert sorted(order.tolist()) == list(range(2**bits))
     kernel = [host._permuted(np.uint64(t), np.uint64(bits), np.uint64(12345)) for t in range(2**bits)]
     assert kernel == order.tolist()

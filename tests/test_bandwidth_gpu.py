@@ -17,6 +17,7 @@ from gpubench.measuring.stopping import POLICIES
 pytestmark = pytest.mark.gpu
 
 ENGINES = ("load-store", "memcpy", "async-copy", "bulk-copy")
+TIERS = ("plain", "shared", "window", "evict_first", "evict_last", "prefetch", "bulk_prefetch")
 MEMORIES = ("pinned", "pageable", "registered", "write-combined", "zero-copy")
 
 
@@ -31,6 +32,8 @@ CASES = {  # a case with the values of its axes, of which every combination is c
     "device_copy": {"engine": ENGINES, "size_bytes": (8, 16, 24, 4096, MIB + 8, 64 * MIB)},
     "device_copy_on": {"engine": {*ENGINES} - {"memcpy"}, "units": (1, 7, 64), "size_bytes": (16 * MIB + 8,)},
     **{name: {"memory": MEMORIES, "size_bytes": (8, MIB)} for name in ("h2d", "d2h")},
+    "cluster_shared": {"blocks": (2, 8, 16)},
+    "tiers": {"tier": TIERS, "reuse": (1, 16), "size_bytes": (4 * 132 * 2**15,)},
 }
 POINTS = [
     (name, dict(zip(axes, values, strict=True)))
@@ -43,8 +46,8 @@ POINTS = [
 def test_every_kind_of_case_is_checked(gpu: Any, name: str, params: dict[str, Any]) -> None:
     try:
         assert_checked(build_on(gpu, name, **params), gpu)
-    except Skip as reason:  # an engine that this architecture does not have
-        if "engine" not in params:
+    except Skip as reason:  # an engine, a tier or a cluster that this architecture does not have
+        if not {"engine", "tier", "blocks"} & params.keys():
             raise
         pytest.skip(str(reason))
 

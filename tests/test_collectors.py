@@ -481,12 +481,87 @@ def test_the_document_lists_every_counter_as_it_is():
 
 
 def test_the_processes_of_another_slice_are_nobody_s_business_of_a_mig_instance():
-    listed = [SimpleNamespace(pid=pid, gpuInstanceId=instance) for pid, instance in ((1, 3), (2, 4), (3, 0xFFFFFFFF))]
+    places = ((3, 0), (4, 0), (0xFFFFFFFF, 0xFFFFFFFF), (3, 1))
+    listed = [
+        SimpleNamespace(pid=pid, gpuInstanceId=instance, computeInstanceId=part)
+        for pid, (instance, part) in enumerate(places, 1)
+    ]
     nvml = SimpleNamespace(
-        nvmlDeviceGetComputeRunningProcesses=lambda gpu: listed, nvmlDeviceGetGpuInstanceId=lambda gpu: 3
+        nvmlDeviceGetComputeRunningProcesses=lambda gpu: listed,
+        nvmlDeviceGetGpuInstanceId=lambda gpu: 3,
+        nvmlDeviceGetComputeInstanceId=lambda gpu: 0,
     )
     assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=True) == (1, 3)
-    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=False) == (1, 2, 3)
+    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=False) == (1, 2, 3, 4)
+    refusing = silent_nvml(**{name: call(0) for name, call in vars(nvml).items()})
+    card = room_module("collectors", "_nvml_health").CardHealth(refusing, 0, _parade.facts_of("mig").devices[0])
+    (processes,) = (reading for reading in card.readings() if reading.sign.name == "PROCESSES")
+    assert (processes.value, processes.note) == (2, "process numbers 1, 3")
+
+
+def silent_nvml(**answers):
+    """Return NVML's binding whose calls are refused as not supported, but for these answers by name."""
+
+    def refuse(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    calls = {name: refuse for name in vars(pynvml) if name.startswith("nvmlDevice") or name == "nvmlEventSetCreate"}
+    return SimpleNamespace(
+        **{**vars(pynvml), **calls, **{name: lambda *_, v=value: v for name, value in answers.items()}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("card", "ecc", "is_wsl", "reason"),
+    [
+        ("rtx-4090", None, False, "Not Supported; this GPU has no ECC"),
+        ("a10", [0, 0], False, "Not Supported; ECC is off"),
+        ("h100-sxm", [1, 1], False, "Not Supported"),
+        ("mig", None, False, "Not Supported; a MIG instance shares clocks, power and links with the other instances"),
+        ("vgpu", None, False, "Not Supported; the host of a virtual GPU keeps its clocks, power and errors"),
+        ("orin", None, False, "Not Supported; an integrated GPU has no power sensor"),
+        ("wsl", None, True, "Not Supported; under WSL the driver belongs to Windows"),
+    ],
+)
+def test_a_device_that_reads_no_health_says_why_of_each_reading(card, ecc, is_wsl, reason, monkeypatch, tmp_path):
+    nvml = silent_nvml(nvmlDeviceGetGpuInstanceId=3, nvmlDeviceGetComputeInstanceId=0, nvmlDeviceGetHandleByUUID=0)
+    nvml.nvmlDeviceGetHandleByPciBusId = nvml.nvmlDeviceGetHandleByUUID
+    if ecc:
+        nvml.nvmlDeviceGetEccMode = lambda _: ecc
+    monkeypatch.setattr(room_module("collectors", "_nvml"), "_WSL", tmp_path if is_wsl else tmp_path / "none")
+    rooms = room_module("collectors", "_nvml_health")
+    device = _parade.facts_of(card).devices[0]
+    xids = inspect.getmodule(plugins.load("collectors", "nvml").__class__).Xids
+    alive, *readings = rooms.NvmlHealth(nvml, xids, tmp_path / "log").read(device)
+    assert (alive.value, len(readings)) == (0.0, 18)
+    notes = {reading.sign.name: reading.note for reading in readings if reading.value is None}
+    assert len(notes) == 18
+    assert notes["ECC_UNCORRECTED"].startswith(reason)
+    assert notes["PAGES_RETIRED"].startswith(reason)
+    assert all(note.partition("; ")[2].startswith(reason.partition("; ")[2]) for note in notes.values()) or card in (
+        "rtx-4090",
+        "a10",
+    )
+
+
+def test_the_errors_of_another_slice_are_nobody_s_business_of_a_mig_instance(tmp_path):
+    log = tmp_path / "log"
+    places = (" GPU-I:03 GPU-CI:00", " GPU-I:04 GPU-CI:00", "")
+    log.write_text("".join(f"4,1,2,-;NVRM: Xid (PCI:0000:0a:00{at}): {31 + i}, x\n" for i, at in enumerate(places)))
+    xids_in_log = room_module("collectors", "_nvml_health").xids_in_log
+    assert xids_in_log(log, "0000:0a:00.0", 3) == [31, 33]
+    assert xids_in_log(log, "0000:0a:00.0") == [31, 32, 33]
+    module = inspect.getmodule(plugins.load("collectors", "nvml").__class__)
+    events = iter([SimpleNamespace(eventData=13, gpuInstanceId=at, computeInstanceId=0) for at in (4, 3)])
+
+    def wait(*_):
+        if event := next(events, None):
+            return event
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+
+    nvml = silent_nvml(nvmlDeviceGetGpuInstanceId=3, nvmlDeviceGetComputeInstanceId=0, nvmlEventSetCreate=0)
+    nvml.nvmlEventSetWait_v2, nvml.nvmlDeviceRegisterEvents = wait, lambda *_: None
+    assert module.Xids(nvml, 0, True).read() == 1
 
 
 @pytest.mark.parametrize(

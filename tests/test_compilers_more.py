@@ -294,14 +294,14 @@ def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_wit
         SUITE.build(Bench(opened, cases[1], target, SUITE.package, 1))
     tuning = suite_module("compilers", "_tuning")
 
-    def built(bench, problem, by):
+    def built(bench, problem, trials):
         provider = suite_module("compilers", "_providers").build(bench, problem, "numpy")
-        return dataclasses.replace(provider, notes={"by": by})
+        return dataclasses.replace(provider, notes={"trials": str(trials)})
 
-    monkeypatch.setattr(tuning, "_built", built)
+    monkeypatch.setattr(tuning._by_tvm, "build", built)
     task = SUITE.build(Bench(opened, cases[2], target, SUITE.package, 1))
     assert list(task.stages) == ["", "tuning"]
     (seconds,) = task.stages["tuning"].call()
     assert 0 < seconds < 60
-    assert (task.notes["eager"], task.notes["by"]) == ("tvm", "tvm-64")
+    assert (task.notes["eager"], task.notes["trials"]) == ("tvm", "64")
     Engine(opened, POLICIES["smoke"]).measure(task)

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import threading
+import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -35,7 +36,7 @@ part = partial(suite_module, "compression")
 
 
 files = shared_modules("_files")[0]
-messages, send = part("_message"), part("_send")
+messages, send, shared = part("_message"), part("_send"), part("_shared")
 
 
 class PaperStream:
@@ -197,6 +198,51 @@ def test_only_the_sides_that_pay_are_timed_and_noted(host, tmp_path):
         task = task_of(host, tmp_path, link, SAMPLE)
         assert (task.notes["ends"], absent in task.stages) == (ends_words, False)
         run(task)
+
+
+class PaperDriver:
+    """A driver whose words are written at once, and awaited by the calling thread."""
+
+    bindings = types.SimpleNamespace(CUstream=int)
+    waits = True
+
+    def __call__(self, call, stream, address, count, flags):
+        assert (stream, flags) == (7, 0)
+        word = ctypes.c_uint32.from_address(address)
+        if call == "cuStreamWriteValue32":
+            word.value = count
+        while self.waits and word.value < count:
+            time.sleep(0)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_blocks_that_words_hand_over_arrive_and_one_that_comes_too_early_is_found(gpu, tmp_path, monkeypatch, depth):
+    monkeypatch.setattr(shared.lib, "Driver", PaperDriver)
+    bench, message = message_of(gpu, tmp_path, SAMPLE[: 5 * BLOCK - 100])
+    rooms, words, ends = (
+        ARRAYS.zeros((depth, message.max_packed_bytes // 256 * 256 + 256), np.uint8),
+        ARRAYS.zeros(2 * shared.WORDS_BYTES, np.uint8),
+        socket.socketpair(),
+    )
+    ready = words.ctypes.data
+    ranks = []
+    for rank, end in enumerate(ends):
+        place = dataclasses.replace(bench, rank=rank)
+        own = dataclasses.replace(message, rooms=[] if rank else list(rooms), target=message.target.copy())
+        link = shared.StreamWords(place, end, rooms, ready, ready + shared.WORDS_BYTES)
+        ranks.append(messages.Transfers(own, depth, rank))
+        ranks[-1].over(link, messages.Stored())
+    with ThreadPoolExecutor(2) as pool:
+        for way in ("overlapped", "staged", "overlapped"):
+            done = [pool.submit(transfers.send, way) for transfers in ranks]
+            assert min(each.result() for each in done) > 0
+    monkeypatch.setattr(PaperDriver, "waits", False)
+    rooms[:] = 0
+    with pytest.raises(WrongAnswer):
+        ranks[1].send("overlapped")
+    for transfers, end in zip(ranks, ends, strict=True):
+        transfers.close()
+        end.close()
 
 
 # Faults.

@@ -221,6 +221,18 @@ def test_a_trace_of_jax_names_the_operations_of_xla(imported):
     assert (time.name.strip(), time.seconds) == ("dot.1", pytest.approx(30e-6))
 
 
+def test_a_training_step_of_jax_has_the_kernels_of_its_graph_and_the_roofs_of_the_given_run(call, tmp_path):
+    """Three steps of two products in bfloat16 on one H200, traced by JAX 0.11, which runs them as one graph."""
+    call("import", Path(__file__).parent / "traces/jax.json.gz", "-o", tmp_path / "j.jsonl")
+    shown = call("explain", tmp_path / "j.jsonl", "--roofs", RECORDINGS / "whole/h200.jsonl.gz").stdout
+    times = operator_times(Summary(store.read_run(tmp_path / "j.jsonl")), {})
+    assert (times[0].name.strip(), times[0].calls) == ("gemm_fusion_dot_general_6", 3)
+    assert {time.name.strip() for time in times} >= {"loop_add_fusion", "input_reduce_fusion", "Memset 0"}
+    assert sum(time.seconds for time in times) == pytest.approx(5.92e-3, rel=0.01)
+    assert "0.2 % of the seconds have a share, the others a reason" in shown
+    assert "dram 4692 GB/s" in shown
+
+
 def test_a_traced_run_of_profile_lists_its_kernels_without_shares():
     summary = Summary(store.read_run(RECORDINGS / "h200-trace.jsonl.gz"))
     (table,) = operator_tables(summary)

@@ -47,7 +47,7 @@ def check_once(task):
 
 def test_every_precision_of_a_gpu_is_listed_and_an_unsupported_one_is_skipped_with_a_message():
     assert {line.partition(",")[0] for line in ids() if line.startswith("square")} == {
-        f"square[dtype={dtype}" for dtype in PRECISIONS
+        f"square[dtype={dtype}" for dtype in (*PRECISIONS, "mxfp8", "nvfp4")
     }
     with pytest.raises(Skip, match=r"Paper GPU \(sm_90\) does not support matrix products in float8_e4m3"):
         SUITE.build(dataclasses.replace(bench(SUITE), case=case_of("square", dtype="float8_e4m3", n=1024)))

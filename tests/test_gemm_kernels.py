@@ -1,13 +1,16 @@
 """The kernels of few tokens and of random operands, run on the host by a grid whose threads take turns."""
 
 import _grid
+import _grid_device
 import _nvrtc
 import numpy as np
 import pytest
 from _modules import shared_modules
 
-(GEMV,) = shared_modules("_matrix.gemv")
+from gpubench import plugins
+from gpubench.api import suite as gb
 
+(GEMV,) = shared_modules("_matrix.gemv")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 FORMATS = {
     "float64": ("float64", 53),
@@ -50,6 +53,16 @@ def quantised(bits, rows, cols, tiled=False):
     run(f"quantise_int{bits}", words, scales, np.uint64(rows * cols // 128), *order, np.uint64(5), np.float32(0.5))
     run(f"restore_int{bits}", words, scales, np.uint64(0), np.uint64(exact.size), *order, exact)
     return words, scales, exact
+
+
+@needs_compiler
+def test_the_counted_clock_is_the_cycles_of_an_sm_over_the_nanoseconds():
+    (product,) = shared_modules("_matrix.product")
+    bench = _grid_device.bench(plugins.load("suites", "gemm"), "nvidia")
+    stage = product.with_counted_clock(bench, gb.Stage(lambda: None))
+    stage.lead()
+    stage.call()
+    assert stage.probe()["clock"].value == 2e9  # the grid's cycles last half a nanosecond
 
 
 @needs_compiler

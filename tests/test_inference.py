@@ -32,7 +32,7 @@ def test_a_gpu_has_attention_steps_and_prefills_and_the_host_has_no_case():
         "decode_attention[batch=32,context=4096,heads=64,kv_heads=8,dim=128]",
         *(step.format(batch, context) for batch, context in ((1, 2048), (16, 512))),
         "prefill[model=llama-3-8b,weights=float16,tokens=2048]",
-        "prefill_attention[tokens=2048,heads=32,kv_heads=8,dim=128,by=unfused]",
+        *(f"prefill_attention[tokens=2048,heads=32,kv_heads=8,dim=128,by={by}]" for by in ("triton", "unfused")),
     ]
     full = ids(tier="full")
     assert not any("llama-3-70b,weights=float16" in line for line in full)

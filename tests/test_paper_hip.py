@@ -53,6 +53,12 @@ def test_a_lane_of_a_matrix_instruction_has_the_elements_that_amd_documents(envi
     assert wrong == ["0"] * 14, done.stdout + done.stderr
 
 
+def test_the_instructions_of_newer_gpus_give_the_sums_that_the_suite_expects(environment, tmp_path):
+    done = python(environment, tmp_path, str(PROGRAMS / "wide_instructions.py"))
+    wrong = [line.split()[-1] for line in done.stdout.splitlines()]
+    assert wrong == ["0"] * 14, done.stdout + done.stderr
+
+
 def test_a_step_and_a_prefill_of_a_small_model_give_the_logits_of_double_precision(environment, tmp_path):
     done = python(environment, tmp_path, str(PROGRAMS / "small_model.py"))
     errors = [float(line.split()[-1]) for line in done.stdout.splitlines()]

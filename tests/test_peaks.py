@@ -108,6 +108,7 @@ def test_shares_of_replicates_are_joined_basis_by_basis():
 SHEET_CLOCKS = {
     "NVIDIA H200": ("sm_90", 132, {"tensor.float64": 1.98e9, "float32": 1.98e9, "float64": 1.98e9}, 1.83e9),
     "NVIDIA A100-SXM4-80GB": ("sm_80", 108, {}, 1.41e9),
+    "NVIDIA B200": ("sm_100", 148, {"tensor.float64": 1.965e9, "float32": 1.965e9, "float64": 1.965e9}, 1.855e9),
     "AMD Instinct MI300X": ("gfx942", 304, {}, 2.1e9),
     "AMD Instinct MI250X": ("gfx90a", 110, {}, 1.7e9),
     "AMD Instinct MI325X": ("gfx942", 304, {}, 2.1e9),
@@ -209,7 +210,7 @@ def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
         ("NVIDIA H100 64GB HBM2", 0, None),
         ("NVIDIA H100 SXM5 96GB", 0, None),
         ("NVIDIA H100", 102, None),
-        ("NVIDIA B200", 191, 8e12),
+        ("NVIDIA B200", 191, 7.7e12),
         ("NVIDIA GB200", 191, 8e12),
         ("NVIDIA L40S", 48, 864e9),
         ("NVIDIA L40", 48, 864e9),
@@ -220,12 +221,12 @@ def test_an_impossible_figure_is_not_taken_as_the_best_of_the_run():
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 102, 1.792e12),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 102, None),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 102, 1.597e12),
-        ("AMD Instinct MI250X", 68, 1.6e12),
+        ("AMD Instinct MI250X", 68, 1.6384e12),
         ("AMD Instinct MI325X", 275, 6e12),
         ("AMD Instinct MI350X", 309, 8e12),
         ("AMD Instinct MI355X", 309, 8e12),
         ("AMD Instinct MI350P", 155, None),
-        ("AMD Instinct MI300A", 137, 5.3e12),
+        ("AMD Instinct MI300A", 137, 5.325e12),
     ],
 )
 def test_a_board_has_the_memory_bandwidth_of_its_data_sheet_or_none(name, memory_gb, dram):
@@ -256,8 +257,8 @@ def test_a_device_of_a_split_card_has_the_rates_of_its_compute_units(compute, un
 
 
 def test_the_memory_of_a_device_of_a_split_card_is_that_of_its_memory_partition():
-    assert hardware.peak(part("CPX", "NPS1"), "dram").value == 5.3e12
-    assert hardware.peak(part("CPX", "NPS4"), "dram").value == 5.3e12 / 4
+    assert hardware.peak(part("CPX", "NPS1"), "dram").value == 5.325e12
+    assert hardware.peak(part("CPX", "NPS4"), "dram").value == 5.325e12 / 4
     assert hardware.peak(part("CPX", ""), "dram") is None
 
 

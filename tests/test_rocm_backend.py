@@ -3,9 +3,11 @@
 No AMD GPU is here. The properties are those that HIP's headers name, with the values of the data sheets.
 """
 
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
+import _grid
 import numpy as np
 import pytest
 from _modules import room_module
@@ -97,7 +99,7 @@ def test_a_part_of_a_card_and_an_apu_have_the_figures_that_are_theirs():
     device = device_of(PART)
     assert (device.units, device.memory_bytes) == (38, 25767706624)
     assert device.cache_bytes == 256 * 2**20  # a ring that is larger than needed flushes the cache, too
-    assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163e12 / 8
+    assert hardware.peak(replace(device, details=(("partition.compute", "CPX"),)), "float32").value == 163.4e12 / 8
     device = device_of(MI300A)
     assert hardware.peak(device, "link.h2d") is None  # its host and its GPU share one memory: no host link
     assert hardware.per_clock(device, "float32").value == 256.0
@@ -171,3 +173,13 @@ def test_the_resources_of_a_kernel_are_unknown_on_rocm_and_no_call_is_made_for_t
         SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)), module, "some"
     )
     assert kernel.resources(256, 2**20) is None
+
+
+@pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+def test_the_simulated_grid_and_the_hip_on_paper_define_nothing_twice(tmp_path):
+    both = tmp_path / "both.cpp"
+    both.write_text('#include "_grid.h"\n#include "paper_launch.h"\n')
+    folders = [f"-I{_grid.HERE}", f"-I{_grid.HERE / 'paper_hip/headers'}"]
+    words = ["-std=c++17", "-w", "-D__HIPCC_RTC__=1", "-DPAPER_HIP=1", "-DWARP=64", *folders, "-fsyntax-only"]
+    done = subprocess.run([_grid.COMPILER, *words, both], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

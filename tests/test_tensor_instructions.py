@@ -7,6 +7,7 @@ from pathlib import Path
 import _grid
 import _grid_device
 import _nvrtc
+import _parade
 import numpy as np
 import pytest
 from _earlier import expect_found
@@ -16,7 +17,8 @@ from _poison import overwrite
 from gpubench import plugins, stats
 from gpubench.analysis.summary import Summary
 from gpubench.api.suite import Case, Work, WrongAnswer
-from gpubench.model import store
+from gpubench.knowledge import hardware
+from gpubench.model import LIMITS, store
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
@@ -36,6 +38,37 @@ def step(operation, x, k, i):
         return x ^ (first & second)
     by = first % 32
     return (x << by | x >> (32 - by)) % 2**32 if by else x
+
+
+def number(code, bits, mantissa, bias):
+    """Return the value of a code of a small floating-point format."""
+    fraction, exponent = code % 2**mantissa, code % 2 ** (bits - 1) >> mantissa
+    return (-1) ** (code >> bits - 1) * (1 + fraction / 2**mantissa) * 2.0 ** (exponent - bias)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mantissa", "bias"), [("float8_e4m3", 3, 7), ("float6_e2m3", 3, 1), ("float4_e2m1", 1, 1)]
+)
+def test_the_operands_of_narrow_formats_are_3_and_4_in_every_element_and_the_peak_is_known(dtype, mantissa, bias):
+    _, bits, codes = MMA._NARROW[dtype]
+    assert [number(code, bits, mantissa, bias) for code in codes] == [3, 4, -4]
+    words = MMA._narrow_words(dtype, codes[2])
+    whole = int.from_bytes(np.ascontiguousarray(words[:, 5]).tobytes(), "little")
+    assert [whole >> bits * place & 2**bits - 1 for place in range(33)] == [codes[2]] * 32 + [0]
+    assert CHAINS.matrix_limit(dtype) in (*LIMITS, "")
+
+
+@pytest.mark.parametrize("card", ["mi300x", "mi355x"])
+def test_the_rate_that_an_instruction_of_amd_is_planned_with_is_the_one_of_the_table(card):
+    device = _parade.facts_of(card).devices[0]
+    fastest = {}
+    for form in MMA.MFMA.values():
+        if form.since <= device.architecture and (not form.own or form.own in device.architecture.features):
+            limit = CHAINS.matrix_limit(form.dtype)
+            fastest[limit] = max(fastest.get(limit, 0), form.rate * CHAINS.SCHEDULERS)
+    rates = {limit: rate.value for limit in fastest if (rate := hardware.per_clock(device, limit))}
+    assert rates == {limit: fastest[limit] for limit in rates}
+    assert len(rates) == {"mi300x": 4, "mi355x": 5}[card]
 
 
 @pytest.mark.parametrize("operation", list(SCALAR.INTEGER))

@@ -19,7 +19,7 @@ from test_virtual_memory import host_bench
 
 from gpubench.base.errors import WrongAnswer
 
-FORWARD, WIRE = suite_modules("virtual", "_calls", "_wire")
+FORWARD, PROGRAMS, WIRE = suite_modules("virtual", "_calls", "_programs", "_wire")
 
 
 class TwoRankExchange:
@@ -51,11 +51,11 @@ def connected(transport, change=lambda table: None, delay_us=0):
         bench = meeting.of(1)
         driver = HostDriver()
         change(driver.table)
-        served.append(FORWARD.ForwardServer(bench, driver, FORWARD._connected(bench, transport), delay_us))
+        served.append(FORWARD.ForwardServer(bench, driver, FORWARD._connected(bench, transport)))
 
     thread = threading.Thread(target=serve)
     thread.start()
-    client = FORWARD.ForwardClient(FORWARD._connected(meeting.of(0), transport))
+    client = FORWARD.ForwardClient(FORWARD._connected(meeting.of(0), transport), delay_us)
     thread.join(10)
     return client, served[0]
 
@@ -149,6 +149,40 @@ def test_each_end_finds_that_the_other_has_gone():
         client.request(WIRE.MEMORY_INFO)
     client.close()
     server.close()
+
+
+@pytest.mark.parametrize("is_posted", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS.PROGRAMS)
+def test_a_program_leaves_the_same_words_here_and_through_a_forwarder(monkeypatch, name, is_posted):
+    calls = [PROGRAMS.ProgramCall(call.name, -(-call.elements // 1000)) for call in PROGRAMS.PROGRAMS[name]]
+    monkeypatch.setattr(WIRE, "LocalDriver", lambda _: HostDriver())
+    remote, server = connected("unix", lambda table: None)
+    bench = host_bench()
+    for client in (remote, FORWARD.LocalClient(bench)):
+        runs = PROGRAMS.ProgramRuns(bench, client, calls, is_posted)
+        runs.check()
+        assert runs.median_s() > 0
+        runs.check()
+        runs._messages = runs._messages[:-1]  # without the last copy
+        runs.seconds()
+        with pytest.raises(WrongAnswer, match="of the program's host memory are wrong"):
+            runs.check()
+    costs = PROGRAMS.measured_costs(remote, FORWARD.LocalClient(bench), calls)
+    assert costs.predicted_s(calls, is_posted, 1.0) > sum(not is_posted or call.name != "LAUNCH" for call in calls)
+    remote.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("is_posted", "delay_s", "predicted_s", "formula_s"),
+    [(False, 0, 36, 123), (False, 10, 78, 173), (True, 0, 34.5, 117), (True, 10, 64.5, 147)],
+)
+def test_a_prediction_follows_the_host_and_the_device(is_posted, delay_s, predicted_s, formula_s):
+    call_s = {"TO_DEVICE": 1, "LAUNCH": 2, "SYNCHRONIZE": 3, "TO_HOST": 5}
+    costs = PROGRAMS.ForwardCosts(call_s, 0.5, {"TO_DEVICE": 1 / 8, "TO_HOST": 1 / 8}, {4: 10})
+    calls = [PROGRAMS.ProgramCall(name, 4) for name in ("TO_DEVICE", "LAUNCH", "LAUNCH", "SYNCHRONIZE", "TO_HOST")]
+    assert costs.predicted_s(calls, is_posted, delay_s) == predicted_s
+    assert costs.by_formula_s(calls, is_posted, delay_s, 100) == formula_s
 
 
 # ---- The driver's calls of the suite `virtual` by cuda-bindings, with our own library in place of the driver's.
@@ -268,6 +302,11 @@ def calls(modules, device):
         forwarded = modules["_calls"].ForwardedCalls(client, name, False)
         forwarded.seconds()
         forwarded.check()
+    short = [PROGRAMS.ProgramCall(name, 1) for name in ("TO_DEVICE", "LAUNCH", "SYNCHRONIZE", "TO_HOST")]
+    for end in (client, modules["_calls"].LocalClient(device)):
+        runs = PROGRAMS.ProgramRuns(device, end, short, True)
+        runs.seconds()
+        runs.check()
     client.close()
     server.close()
     native = modules["_calls"].NativeCalls(device)

@@ -22,7 +22,6 @@ CHECKS = room_module("suites", "_checks")
 MACROS = {
     "gb_vreg(word)": "(word)",
     "gb_load(address)": "(*(const volatile unsigned long long*)(address))",
-    "gb_unit()": "(blockIdx.x % 4)",
 }
 
 

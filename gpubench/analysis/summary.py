@@ -79,16 +79,20 @@ class Summary:
     def _with_earned_labels(self, run: Run, result: Result) -> Result:
         """Return a result without the label `power-capped` unless the clock of one of its devices was lowered.
 
-        The driver names the cap at every step of the clock, and for a while after a large product. The clock is the
-        mean in the window or, where no counter was read, the one after the samples of the headline."""
+        The driver names the cap at every step of the clock, and for a while after a large product."""
         if POWER_CAPPED not in result.labels:
             return result
-        read_hz = next((series.clock_hz for series in result.series[:1]), None)
         for device in [device for device in run.manifest.facts.devices if device.id in result.devices]:
-            window = counters.Window(self.counters, device.id, [result.window])
-            if counters.is_slowed(window.clock(Measure.CORE_CLOCK) or read_hz, device):
+            if counters.is_slowed(self.core_clock(result, device.id), device):
                 return result
         return replace(result, labels=tuple(label for label in result.labels if label != POWER_CAPPED))
+
+    def core_clock(self, result: Result, device_id: str) -> float | None:
+        """Return a device's mean core clock in the window of a result, in hertz.
+
+        Where no counter was read, it is the clock after the samples of the headline, or None."""
+        in_window = counters.Window(self.counters, device_id, [result.window]).clock(Measure.CORE_CLOCK)
+        return in_window or next((series.clock_hz for series in result.series[:1]), None)
 
     def device(self, device_id: str) -> Device:
         """Return the device of that id in the run's facts; raises KeyError for an id that they do not describe."""

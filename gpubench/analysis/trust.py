@@ -180,7 +180,8 @@ def _capped(summary: Summary) -> Iterator[str]:
     capped = [result for result in measured if POWER_CAPPED in result.labels]
     if not capped:
         return
-    clocks = [series.clock_hz for result in capped for series in result.series[:1] if series.clock_hz]
+    means = (summary.core_clock(result, device_id) for result in capped for device_id in result.devices)
+    clocks = [clock_hz for clock_hz in means if clock_hz]
     down = f": the clock fell to {units.quantity(min(clocks), 'Hz')}" if clocks else ""
     yield f"the power cap limited {len(capped)} of {len(measured)} cases{down}"
 

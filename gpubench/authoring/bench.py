@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from gpubench.plugins.backend import Backend, Handle, Kernel, OpenDevice, OpensU
 
 _PART_BYTES = 2**24  # a GPU overwrites host memory in parts of this size
 _WORD_BYTES = 8
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 # a wait for another rank's handle gives up after this time; ranks that build the same case are milliseconds apart
 _PATIENCE_S = 10.0
 _THREADS, _MOST_BLOCKS = 256, 1056  # the blocks go round the array
@@ -357,12 +359,11 @@ class Bench:
     def kernel(self, file: str, name: str, **defines: str | int) -> Kernel:
         """Return the kernel `name`, compiled from the .cu file `file` with the macros `defines` and their values.
 
-        The text of `prelude.cuh`, if that file exists, is put in front. Both files are searched in the suite's package
-        and then in the package above it, so that several suites can share them. Raises FileNotFoundError if `file` is
-        in neither."""
-        prelude, kernels = self._find_source("prelude.cuh"), self._find_source(file)
-        parts = (prelude, kernels) if prelude.is_file() else (kernels,)
-        source = "".join(part.read_text(encoding="utf-8") for part in parts)
+        The text of `prelude.cuh`, if that file exists, is put in front, and a line `#include "NAME.cuh"` is replaced by
+        that file's text. All are searched in the suite's package and then in the package above it, so that several
+        suites can share them. Raises FileNotFoundError if `file` is in neither."""
+        has_prelude = self._find_source("prelude.cuh").is_file()
+        source = "".join(map(self._source_of, ("prelude.cuh", file) if has_prelude else (file,)))
         return self.open_device.kernel(source, name, defines)
 
     def compile(self, file: str, name: str, variants: Iterable[Mapping[str, str | int]]) -> None:
@@ -373,6 +374,10 @@ class Bench:
         with ThreadPoolExecutor(thread_name_prefix="gpubench-compile") as threads:
             for compiled in [threads.submit(self.kernel, file, name, **defines) for defines in variants]:
                 compiled.result()
+
+    def _source_of(self, file: str) -> str:
+        text = self._find_source(file).read_text(encoding="utf-8")
+        return _INCLUDE.sub(lambda found: self._source_of(found[1]), text)
 
     def _find_source(self, file: str) -> Traversable:
         """Return the path of `file` in the suite's package, else in the package above it, else beside this module."""

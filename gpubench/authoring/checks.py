@@ -139,12 +139,14 @@ def limit(field: str, value: object) -> None:
 
 
 def work(field: str, value: object, quantity: str) -> Work:
-    """Return the Work `value` with its counts as floats.
+    """Return the Work `value` with its counts as floats; bytes are whole numbers.
 
     The quantity `value` needs no count."""
     if not isinstance(value, Work):
         raise invalid_value(field, value, "a Work")
     counts = {part: number(f"{field}.{part}", getattr(value, part), 0.0, limits.MOST_WORK) for part in _WORKS}
+    if broken := [part for part in ("moved", "payload") if not counts[part].is_integer()]:
+        raise invalid_value(f"{field}.{broken[0]}", counts[broken[0]], "whole bytes: a unit or a factor is wrong")
     judged = "items" if quantity == "item" else quantity
     if judged != "value" and counts[judged] < limits.LEAST_WORK:
         counted = [part for part, amount in counts.items() if amount]

@@ -83,19 +83,20 @@ class Stage:
     engine times the call by device events; with `host` by the host's clock around a batch of calls and a
     synchronisation; with `self` the call times itself and returns seconds, or a sequence of them, one per sample.
     `waits` marks a call that waits for the device itself (a pageable copy, an allocation): it is never gated.
-    `rotation` is the same call on buffers that together are larger than the last-level cache (`Bench.copies`). `effort`
-    is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that must be
-    sustained, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing. `lead` is
-    queued before each batch, outside its time: it synchronises ranks on their devices. `also` counts the same samples
-    in other ways, each as its own series: a rate in addition to the sum of both directions. `rest_s` is the idle time
-    of the device before each sample, which shows its speed in a burst, before its power cap acts. `item` names an item
-    if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself, overwrites
-    its output and compares all of it in each call: it is not called again for a check. `outputs` are the arrays that
-    the call writes, on the host or the device: the engine overwrites them before each checked call, floats with NaN
-    and whole numbers with all bits set. `inputs` puts another input in place, at best a new one, with another answer
-    and the same cost: the engine calls it before each checked call, and the check expects the present one's answer, so
-    that no call can return an earlier answer. `doubled` is the call with twice its passes, for a kernel that repeats
-    passes over its data: it must take twice as long, or passes are left out. It may leave other outputs."""
+    `rotation` is the same call on buffers that together are larger than the last-level cache (`Bench.copies`), and
+    `buffers` has the array that each of them reads: the engine inverts the bits of one, and its answer must change.
+    `effort` is how long it is sampled: `POINT` for a point of a dense curve, `Effort.sustained(30)` for a rate that
+    must be sustained, `TIER.with_tail(10_000)` for a tail, `Effort.exactly(3)` for calls that start from nothing.
+    `lead` is queued before each batch, outside its time: it synchronises ranks on their devices. `also` counts the same
+    samples in other ways, each as its own series: a rate in addition to the sum of both directions. `rest_s` is the
+    idle time of the device before each sample, which shows its speed in a burst, before its power cap acts. `item`
+    names an item if the quantity is `items`: the figure is then in `token/s`. `checked` marks a call that times itself,
+    overwrites its output and compares all of it in each call: it is not called again for a check. `outputs` are the
+    arrays that the call writes, on the host or the device: the engine overwrites them before each checked call, floats
+    with NaN and whole numbers with all bits set. `inputs` puts another input in place, at best a new one, with another
+    answer and the same cost: the engine calls it before each checked call, and the check expects the present one's
+    answer, so that no call can return an earlier answer. `doubled` is the call with twice its passes, for a kernel that
+    repeats passes over its data: it must take twice as long, or passes are left out. It may leave other outputs."""
 
     call: Callable[[], object]
     work: Work = field(default_factory=Work)
@@ -110,6 +111,7 @@ class Stage:
     also: Mapping[str, Work] = field(default_factory=dict)
     probe: Callable[[], Observation] | None = None  # called after each sample, outside its time
     rotation: tuple[Callable[[], object], ...] = ()  # the same call on other buffers, in turn, for the mode `rotated`
+    buffers: Sequence[Any] = ()  # the array that each call of the rotation reads
     rest_s: float = 0.0
     item: str = "item"
     checked: bool = False
@@ -137,6 +139,9 @@ class Stage:
         works = {checks.name("Stage.also", name): checks.work("Stage.also", work, self.quantity) for name, work in also}
         put(self, "also", works)
         put(self, "outputs", checks.arrays("Stage.outputs", self.outputs))
+        put(self, "buffers", checks.arrays("Stage.buffers", self.buffers))
+        if self.buffers and len(self.buffers) != len(self.rotation):
+            raise SuiteError(f"Stage.buffers has {len(self.buffers)} arrays for {len(self.rotation)} calls")
         put(self, "waits", bool(self.waits))
         put(self, "checked", bool(self.checked))
         if self.checked and self.clock != "self":

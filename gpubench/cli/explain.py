@@ -38,7 +38,7 @@ Measure = Annotated[
     typer.Option(
         "--measure",
         help="Measure the case, and cases without the causes of its loss (zeros, whole waves, after a rest, larger "
-        "messages), into a run file; then confirm or correct ladder rung.",
+        "messages), into a run file; then confirm or correct each rung.",
     ),
 ]
 Roofs = Annotated[
@@ -55,7 +55,7 @@ CaseId = Annotated[
     typer.Argument(
         metavar="CASE",
         help="The id of a case, or a text that only its id contains; * and ? are wildcards. "
-        "\\[default: the key figures, one line ladder]",
+        "\\[default: the key figures, one line each]",
     ),
 ]
 
@@ -68,7 +68,7 @@ def explain(
     device: options.Devices = None,
     json: options.Json = False,
 ) -> None:
-    """Explain why a case is not faster: its share of the peak as factors, ladder with the evidence of the run."""
+    """Explain why a case is not faster: its share of the peak as factors, each with the evidence of the run."""
     from gpubench.model.store import read_run
 
     if measure and case:
@@ -81,7 +81,7 @@ def explain(
     if case is None:
         built = [ladder for _, ladder in rungs.key_ladders(summary)]
         if not built:
-            raise UsageError(f"{run} has no key figure with a peak; name a case of it")
+            raise UsageError(f"{run} has no key figure with a peak; name a case of it, on a host one of gemm/square")
     else:
         built = [_one(rungs.Explainer(summary), summary, case)]
     checks: list[counterfactuals.Check] = []
@@ -100,6 +100,9 @@ def explain(
         show(built[0])
         for check in checks:
             _print.echo(check.text)
+        untested = [rung.name for rung in built[0].shown if rung.name not in {check.rung for check in checks}]
+        if measure and untested:
+            _print.echo(f"measured by cases or counters of their own: {', '.join(untested)}")
 
 
 def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> list[Table | Text]:
@@ -119,18 +122,18 @@ def operator_parts(summary: summaries.Summary, roofs: Path | None = None) -> lis
 
 
 def _measured(case_id: str, devices: list[str] | None) -> model.Run:
-    """Measure a case and its counterfactual ones into a new run file, in the tier that has more of them."""
+    """Measure a case and its counterfactual ones into a new run file, in the full tier if that has the case."""
     facts = inventory.facts()
     names = [case_id.partition("/")[0], "bandwidth", "gemm", "latency", "tensor"]
-    plans = {}
-    for tier in (options.TierName.QUICK, options.TierName.FULL):
+    ids: tuple[str, ...] = ()
+    for tier in (options.TierName.FULL, options.TierName.QUICK):  # the first one has more cases
         settings = options.settings(facts, list(dict.fromkeys(names)), devices, False, tier, None, None)
         cases = [job.case for job in plan.make(facts, settings).jobs]
         wanted = [other for other in cases if other.id == case_id]
         chosen = counterfactuals.chosen(wanted[0], cases) if wanted else []
-        plans[tier] = settings, tuple(other.id for other in chosen)
-    settings, ids = max(plans.values(), key=lambda planned: len(planned[1]))
-    if not ids:
+        if ids := tuple(other.id for other in chosen):
+            break
+    else:
         raise UsageError(f"no case of {settings.suites[0]} on this machine has the id {case_id}")
     suites = tuple(name for name in settings.suites if any(chosen_id.startswith(f"{name}/") for chosen_id in ids))
     path = options.run_file(None, "-explain")
@@ -142,7 +145,7 @@ def _measured(case_id: str, devices: list[str] | None) -> model.Run:
 
 
 def show(ladder: ladders.Ladder) -> None:
-    """Print a ladder: a line with the figure, one for ladder rung, and one for ladder evidence that is missing."""
+    """Print a ladder: a line with the figure, one for each rung, and one for missing evidence."""
     _print.echo(lines.headline(ladder))
     if ladder.standing:
         _print.echo(f"is this normal? {ladder.standing}")

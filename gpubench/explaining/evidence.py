@@ -13,6 +13,7 @@ from gpubench.analysis import quantities
 from gpubench.analysis.counters import Window, bit_shares
 from gpubench.analysis.figure import LEAST_BUSY, Figure, Spread, filled_fraction, shared_window_reason
 from gpubench.analysis.summary import Summary, window_load
+from gpubench.base import units
 from gpubench.knowledge import alone, hardware
 from gpubench.model import Device, EventClass, Measure, Result, Series
 
@@ -99,6 +100,12 @@ class Measured:
         """The ok results of the case, one for each replicate."""
         return _timed(self.spread)
 
+    @cached_property
+    def counted_hz(self) -> float | None:
+        """The clock during the calls as the SMs counted it; None unless the case observed it."""
+        clocks = [stats.median(one.values) for result in self.results for one in result.series if one.name == "clock"]
+        return stats.median(clocks) if clocks else None
+
     @property
     def notes(self) -> dict[str, str]:
         """The notes of the first ok result."""
@@ -136,9 +143,19 @@ class Evidence:
                 figure,
                 stats.median(medians),
                 self._held(spread, device, limit),
-                hardware.peak(device, limit) if limit else None,
+                self._peak(device, limit) if limit else None,
             )
         return self._measured[id(spread)]
+
+    def _peak(self, device: Device, limit: str) -> hardware.Peak | None:
+        """Return the data sheet's peak, or for a host without one what its vector units reached in this run."""
+        peak = hardware.peak(device, limit)
+        if peak or device.backend != "host":
+            return peak
+        units_alone = (spread.row.result for spread in self._spreads.get(alone.HOST_UNITS, ()))
+        reached = [hardware.Peak(quantities.limited_median(one.series[0]), one.case.id) for one in units_alone]
+        of_type = [peak for peak in reached if f"[dtype={limit}," in peak.source]
+        return max(of_type, key=lambda peak: peak.value, default=None)
 
     def named(self, names: Sequence[str], device: str) -> Iterator[Measured]:
         """Yield the measured cases with one of these names whose first device is `device`."""
@@ -179,14 +196,22 @@ class Evidence:
         )
         return max(candidates, key=lambda other: other.fraction, default=None)
 
-    def zeros(self, case: Measured) -> Measured | None:
-        """Return the run's own product of zeros of the same type and size; None unless the case has other data."""
+    def product_of(self, data: str, case: Measured) -> Measured | None:
+        """Return the run's product of `zeros` or of `normal` data, of the same type and size as a case of N(0,1)."""
         if not case.notes.get("data", "").startswith("N("):
             return None
-        wanted = {key: case.params.get(key) for key in ("dtype", "n")}
+        wanted = {**{key: case.params.get(key) for key in ("dtype", "n")}, "data": data}
         named = self.named((alone.DATA_CASE,), case.device.id)
-        zeros = (other for other in named if other.params.get("data") == "zeros")
-        return next((zero for zero in zeros if {key: zero.params.get(key) for key in wanted} == wanted), None)
+        return next((other for other in named if other.params == wanted and other.held), None)
+
+    def counted_clock(self, case: Measured) -> Ratio | None:
+        """Return the clock that SMs count over the driver's, in the case or in the run's same product; None without."""
+        twin = case if case.counted_hz else self.product_of("normal", case)
+        if twin is None or not twin.counted_hz or not twin.held:
+            return None
+        counted, said = (units.quantity(hertz, "Hz") for hertz in (twin.counted_hz, twin.held.clock_hz))
+        text = f"{twin.id}: SMs counted {counted}, the driver said {said}"
+        return Ratio(twin.counted_hz / twin.held.clock_hz, twin.held.deviation, text)
 
     def siblings(self, case: Measured, axis: str) -> list[Measured]:
         """Return the other points of the same case that differ on this axis alone, with the same peak."""
@@ -243,9 +268,10 @@ class Evidence:
         return bool(self.summary.counters.of(case.device.id, Measure.THROTTLE_REASONS))
 
     def of_busy(self, case: Measured, measure: Measure, other: Measure = Measure.BUSY) -> Ratio | None:
-        """Return one activity counter over another in a case's steady readings; None without three of them.
+        """Return one activity counter over another in a case's steady readings; None without three above zero.
 
-        It is None too if other work shared the window, or if the device may have waited for the host in it."""
+        It is None too if other work shared the window, or if the device may have waited for the host in it. A share of
+        the busy time is without the gate kernel's part of it."""
         tops: list[float] = []
         names = ""
         for result in case.results:
@@ -261,10 +287,11 @@ class Evidence:
             tops += (upper[steady] / lower[steady]).tolist()
             names = f"{tracks[0][0].counter.name} over {tracks[1][0].counter.name}"
         gate = _host_share(case)
-        if len(tops) < _LEAST_READINGS or gate > _MOST_GATE:
+        if len(tops) < _LEAST_READINGS or gate > _MOST_GATE or not stats.median(tops) > 0:
             return None
-        spread = float(np.std(tops, ddof=1)) / math.sqrt(len(tops))
-        return Ratio(stats.median(tops), max(2 * spread / stats.median(tops), 0.005) + gate, names)
+        gate *= other is Measure.BUSY
+        spread = 2 * float(np.std(tops, ddof=1)) / math.sqrt(len(tops)) / stats.median(tops)
+        return Ratio(min(stats.median(tops) * (1 + gate), 1.0), max(spread, 0.005) + gate / 2, names)
 
     def traffic(self, case: Measured) -> Ratio | None:
         """Return counted over seen bytes of device memory; None if a counter or the work of the calls is unknown."""

@@ -8,6 +8,7 @@ from gpubench.base import units
 
 Name = Literal[
     "clock",
+    "counted clock",
     "data",
     "unit",
     "kind of access",
@@ -23,6 +24,7 @@ Name = Literal[
     "keys and values",
     "attention",
     "products",
+    "other kernels",
     "gaps",
     "codec",
     "memory level",
@@ -69,7 +71,8 @@ class Ladder:
     """The rungs from the peak `top` down to the figure of a case; their product, times `unexplained`, is `whole`.
 
     `top` is in `unit`, and `source` says where it is from. `missing` says which rungs have no evidence, and why.
-    `standing` compares the figure with other cards of its model; empty if none is known."""
+    `standing` compares the figure with other cards of its model; empty if none is known. `width` is the relative half
+    width of the figure."""
 
     RECORD: ClassVar[str] = "case devices unit top source value whole rungs unexplained deviation missing standing"
     case: str
@@ -82,6 +85,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     missing: tuple[str, ...] = ()
     standing: str = ""
+    width: float = 0.0
 
     @property
     def unexplained(self) -> float:
@@ -90,8 +94,8 @@ class Ladder:
 
     @property
     def deviation(self) -> float:
-        """The relative half width of `unexplained`: the rungs' deviations, added as independent ones."""
-        return math.sqrt(sum(rung.deviation**2 for rung in self.rungs))
+        """The relative half width of `unexplained`: of the figure and the rungs, added as independent ones."""
+        return math.hypot(self.width, *(rung.deviation for rung in self.rungs))
 
     def rung(self, name: str) -> Rung | None:
         """Return the rung of that name; None if it has no evidence."""
@@ -127,5 +131,6 @@ class NoLadder:
 
 
 def percent_of_change(factor: float) -> str:
-    """Return a factor as its change of the figure: `−10.8 %`, `+8.2 %`."""
-    return f"{'−' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
+    """Return a factor as its change of the figure: `−10.8 %`, `+8.2 %`, `0.0 %`."""
+    sign = "" if abs(factor - 1) < _SMALL else "−" if factor < 1 else "+"
+    return f"{sign}{units.percent(abs(factor - 1))}"

@@ -12,7 +12,6 @@ from gpubench.explaining.evidence import Evidence, Measured
 from gpubench.explaining.ladder import Ladder, Rung
 from gpubench.knowledge import alone, hardware
 from gpubench.knowledge.language_models import LANGUAGE_MODELS, Model
-from gpubench.knowledge.launches import EMPTY_KERNEL
 from gpubench.model import Series
 
 _BYTES = re.compile(r"(\d+) bytes of weights, (\d+) bytes of keys and values")
@@ -42,6 +41,11 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     lost: list[tuple[Rung, float]] = []
     batch = float(case.params.get("batch", 1))
     name = alone.GEMV_CASE if batch == 1 else alone.SKINNY_CASE
+    alone_s = evidence.summary.empty_kernels.seconds(case.device.id, "rotated")
+    empty_s = evidence.summary.empty_kernels.seconds(case.device.id, "graph")
+    kernels = case.notes.get("kernels", "")
+    is_early = "launched early" in kernels  # a kernel is launched while the one before it runs
+    saved_s, how = alone_s - (0.0 if is_early else empty_s), "without their launch" if is_early else "in a graph"
     products = [
         point
         for point in evidence.named((name,), case.device.id)
@@ -51,8 +55,8 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     ]
     if products:
         sizes = [weights_bytes * layer.size / model.size for layer in model.matrices]
-        seconds = sum(size / _rate_at(products, size) for size in sizes)
-        text = f"{len(sizes)} matrices at the rates of {name} by size"
+        seconds = sum(size / _rate_at(products, size) - saved_s for size in sizes)
+        text = f"{len(sizes)} matrices at the rates of {name} by size, {how}"
         lost.append((Rung("weights", 1, _BY_PARTS, text, "author"), seconds - weights_bytes / read_rate))
     heads = {"heads": model.heads, "kv_heads": model.kv_heads, "dim": model.dim}
     attention = [
@@ -62,12 +66,12 @@ def _step(evidence: Evidence, case: Measured, model: Model, read_rate: float) ->
     ]
     if attention:
         layer_bytes = cached_bytes / model.depth
-        seconds = cached_bytes / _rate_at(attention, layer_bytes)
-        text = f"{model.depth} layers at the rate of {alone.DECODE_ATTENTION_CASE} for {units.round_size(layer_bytes)}"
+        seconds = cached_bytes / _rate_at(attention, layer_bytes) - model.depth * saved_s
+        size = units.round_size(layer_bytes)
+        text = f"{model.depth} layers at the rate of {alone.DECODE_ATTENTION_CASE} for {size}, {how}"
         lost.append((Rung("keys and values", 1, _BY_PARTS, text, "author"), seconds - cached_bytes / read_rate))
-    if calls := _CALLS.search(case.notes.get("kernels", "")):
+    if (calls := _CALLS.search(kernels)) and not is_early:
         others = int(calls[1]) - len(model.matrices) - model.depth
-        empty_s = evidence.summary.empty_kernels.medians.get((case.device.id, "graph"), EMPTY_KERNEL["graph"].value)
         text = f"{others} other kernels of a graph take {units.quantity(empty_s, 's')} each even if empty"
         lost.append((Rung("gaps", 1, _BY_PARTS, text, "author"), others * empty_s))
     return _in_turn(ideal_s, lost)
@@ -90,7 +94,9 @@ def _prefill(evidence: Evidence, case: Measured, model: Model, unit_rate: float)
         for point in evidence.named((alone.PREFILL_ATTENTION_CASE,), case.device.id)
         if {axis: point.params.get(axis) for axis in wanted} == wanted
     ]
-    if len(points) == 1:  # with several ways, the run does not say which one the prefill took
+    taken = case.notes.get("attention")  # older runs do not say which way the prefill took
+    points = [point for point in points if not taken or point.notes.get("library") == taken]
+    if len(points) == 1:
         own, at = points[0].held, case.held
         slower = own.clock_hz / at.clock_hz if own and at else 1.0
         seconds = model.depth * points[0].call_s * slower
@@ -102,6 +108,10 @@ def _prefill(evidence: Evidence, case: Measured, model: Model, unit_rate: float)
             "author",
         )
         lost.append((rung, seconds - attention_flops / unit_rate))
+    if copy := evidence.best(alone.COPIES, case, "dram"):
+        moved = model.between_bytes(tokens)
+        text = f"norms, rotations and gates move {units.round_size(moved)} at the rate of {copy.id}"
+        lost.append((Rung("other kernels", 1, _BY_PARTS, text, "author"), moved / copy.rate))
     return _in_turn(case.series.work.flops / unit_rate, lost)
 
 

@@ -1,5 +1,6 @@
 """Make the table of a traced program's operators: share of the machine's measured roofs, and the seconds to be won."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,15 +17,8 @@ _HEADS = ("operator", "calls", "total", "of busy", "bytes", "operations", "of ro
 _TEXT_HEADS = (_HEADS[0], _HEADS[-1])
 _MOST_ROWS = 40
 _ABOVE = 1.02  # a share above it is no share of that roof
+Roofs = Mapping[str, hardware.Peak]
 _OTHER_LIMIT = {"float32": "tensor.tf32"}  # products of float32 that may run in another precision
-
-
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """A rate that a device reaches, in bytes or operations per second, and where the figure is from."""
-
-    rate: float
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +42,27 @@ class OperatorTime:
         return max(self.seconds - self.roof_s, 0.0) if self.roof_s else 0.0
 
 
-def roofs(device: Device, measured: Summary | None) -> dict[str, Roof]:
+def roofs(device: Device, measured: Summary | None) -> dict[str, hardware.Peak]:
     """Return the roofs of a device by the name of the peak: measured by a run, else the data sheet's.
 
-    Raises LookupError if the run did not measure such a device."""
-    roof_of: dict[str, Roof] = {}
+    A trace that does not state its device takes the run's first GPU. Raises LookupError if the run measured another."""
+    roof_of: dict[str, hardware.Peak] = {}
     for limit in ("dram", "link.h2d", "link.d2h", "tensor.tf32", "float32", *_tensors()):
         if peak := hardware.peak(device, limit):
-            roof_of[limit] = Roof(peak.value, "data sheet")
+            roof_of[limit] = hardware.Peak(peak.value, "data sheet")
     if measured is None:
         return roof_of
-    same = [other for other in measured.run.manifest.facts.devices if other.name == device.name]
+    devices = [other for other in measured.run.manifest.facts.devices if other.backend != "host"]
+    same = [other for other in devices if other.name == device.name or not device.arch]
     if not same:
-        names = ", ".join(other.name for other in measured.run.manifest.facts.devices)
+        names = ", ".join(other.name for other in devices)
         raise LookupError(f"the run with the roofs measured {names}, and the trace is of {device.name}")
     evidence = Evidence(measured)
     for case in evidence.named((*alone.READS, *alone.LINKS, *alone.PRODUCTS), same[0].id):
         limit = case.series.limit
         best = roof_of.get(limit)
-        if limit and (best is None or best.source == "data sheet" or case.rate > best.rate):
-            roof_of[limit] = Roof(case.rate, case.id)
+        if limit and (best is None or best.source == "data sheet" or case.rate > best.value):
+            roof_of[limit] = hardware.Peak(case.rate, case.id)
     return roof_of
 
 
@@ -75,7 +70,7 @@ def _tensors() -> Iterator[str]:
     return (f"tensor.{name}" for name in ("bfloat16", "float16", "float8", "float64", "int8"))
 
 
-def operator_times(summary: Summary, roof_of: Mapping[str, Roof]) -> list[OperatorTime]:
+def operator_times(summary: Summary, roof_of: Roofs) -> list[OperatorTime]:
     """Return the operators of a traced program with their times under the roofs, the longest first."""
     times = [
         time
@@ -86,7 +81,7 @@ def operator_times(summary: Summary, roof_of: Mapping[str, Roof]) -> list[Operat
     return sorted(times, key=lambda time: -time.seconds)
 
 
-def _time(result: Result, roof_of: Mapping[str, Roof]) -> OperatorTime | None:
+def _time(result: Result, roof_of: Roofs) -> OperatorTime | None:
     series, notes = {one.name: one for one in result.series}, dict(result.notes)
     if "total" not in series or "calls" not in series:
         return None
@@ -105,22 +100,21 @@ def _time(result: Result, roof_of: Mapping[str, Roof]) -> OperatorTime | None:
 
 
 def _kind_of_copy(name: str) -> str:
-    """Return `h2d`, `d2h` or `d2d` for the name that Kineto gives a copy: `Memcpy HtoD (Pinned -> Device)`."""
-    return next((kind for text, kind in (("HtoD", "h2d"), ("DtoH", "d2h"), ("DtoD", "d2d")) if text in name), "")
+    """Return `h2d`, `d2h` or `d2d` for the name of a copy: `Memcpy HtoD (Pinned -> Device)` of Kineto, `MemcpyH2D`."""
+    named = re.search("([HD])(?:to|2)([HD])", name)
+    return f"{named[1]}2{named[2]}".lower() if named else ""
 
 
-def _roof_time(
-    moved: float, flops: float, kind: str, limit: str, seconds: float, roof_of: Mapping[str, Roof]
-) -> tuple[float, str]:
+def _roof_time(moved: float, flops: float, kind: str, limit: str, seconds: float, roof_of: Roofs) -> tuple[float, str]:
     """Return the seconds that the roofs allow, and what bounds them; 0 and the reason if a roof is unknown."""
     memory = "link.h2d" if kind == "h2d" else "link.d2h" if kind == "d2h" else "dram"
     if memory not in roof_of or (limit and limit not in roof_of):
         return 0.0, f"no roof of {memory if memory not in roof_of else limit} is known for this device"
-    by_memory_s = moved * (2.0 if kind == "d2d" else 1.0) / roof_of[memory].rate
-    by_operations_s = flops / roof_of[limit].rate if limit else 0.0
+    by_memory_s = moved * (2.0 if kind == "d2d" else 1.0) / roof_of[memory].value
+    by_operations_s = flops / roof_of[limit].value if limit else 0.0
     other = _OTHER_LIMIT.get(limit, "")
     if other in roof_of and by_operations_s > _ABOVE * seconds:
-        limit, by_operations_s = other, flops / roof_of[other].rate
+        limit, by_operations_s = other, flops / roof_of[other].value
     if by_operations_s > by_memory_s:
         return by_operations_s, limit
     if by_memory_s > _ABOVE * seconds:
@@ -140,7 +134,7 @@ def operator_tables(summary: Summary, measured: Summary | None = None) -> list[T
     return tables
 
 
-def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float], roof_of: Mapping[str, Roof]) -> Table:
+def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float], roof_of: Roofs) -> Table:
     busy, total = seconds["busy"], sum(time.seconds for time in times)
     rows: list[tuple[str, ...]] = [
         (
@@ -162,12 +156,12 @@ def _table(times: list[OperatorTime], device: str, seconds: Mapping[str, float],
         name = f"{len(rest)} more operators"
         rows.append((name, none, units.duration(left), *[none] * 4, units.duration(left_won), ""))
     won, shared = sum(time.to_win_s for time in times), sum(time.seconds for time in times if time.roof_s)
-    part = f"{units.percent(shared / total)} of the seconds have a share"
+    part = f"{units.percent(shared / total)} of the seconds have a share, the others a reason"
     rows.append(("all operators", none, units.duration(total), *[none] * 4, units.duration(won), part))
     idle = [(name, units.duration(seconds[name])) for name in ("launch gaps", "waits")]
     rows += [(name, none, length, *[none] * 5, "the device was idle") for name, length in idle]
     sources = [
-        f"{limit} {units.quantity(roof.rate, _unit(limit))} ({roof.source})"
+        f"{limit} {units.quantity(roof.value, _unit(limit))} ({roof.source})"
         for limit, roof in roof_of.items()
         if any(time.reason == limit for time in times)
     ]

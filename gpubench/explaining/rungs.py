@@ -49,14 +49,15 @@ class Explainer:
 
     def _finished(self, case: Measured, ladder: Ladder) -> Ladder:
         """Return the ladder with what is missing: evidence that this run could have had."""
-        missing = list(ladder.missing)
+        ladder, missing = replace(ladder, width=case.deviation), list(ladder.missing)
+        has_pipe = case.device.backend != "host" and bool(pipe(case.series.limit))
         if not self.summary.run.samples:
             missing.append("the run has no counters: no clock over time, traffic or activity")
-        elif case.device.backend != "host" and not ladder.rung("stalls") and pipe(case.series.limit):
+        elif has_pipe and not ladder.rung("stalls"):
             reason = why_not_alone(case.results[0])
             missing.append(f"counters of activity: {reason or 'fewer than three steady readings'}")
-        if pipe(case.series.limit) and not ladder.rung("unit"):
-            missing.append(f"the bare instruction of {case.series.limit} was not measured in this run")
+        if has_pipe and not ladder.rung("unit"):
+            missing.append(f"the bare instruction of {case.series.limit} was not measured: --measure does it")
         if ladder.unexplained > 1 + ladder.deviation and case.name in (alone.STEP_CASE, alone.PREFILL_CASE):
             missing.append("how much the parts overlap: each was measured alone, and together they take less time")
         version, better = case.spread.case.version, case.figure.better
@@ -84,13 +85,19 @@ class Explainer:
             return
         reason, who = self.evidence.clock_reason(case)
         remedy: Remedy = "" if factor >= 1 else "user" if who == "user" else "nobody"
-        zeros = self.evidence.zeros(case)
+        counted, zeros = self.evidence.counted_clock(case), self.evidence.product_of("zeros", case)
         if zeros is None or zeros.held is None:
             yield Rung("clock", factor, deviation, f"clock {clock}: {reason}", remedy, ("data",) * (factor < 1))
+            if counted:
+                yield Rung("counted clock", counted.value, counted.deviation, counted.by, "nobody")
             return
         free = units.quantity(zeros.held.clock_hz, "Hz")
         yield Rung("clock", zeros.held.peak / peak, zeros.held.deviation, f"clock {free} with zeros", remedy)
-        data = case.held.peak / zeros.held.peak
+        lower, data = self.evidence.counted_clock(zeros), case.held.peak / zeros.held.peak
+        if counted and lower:
+            yield Rung("counted clock", lower.value, lower.deviation, lower.by, "nobody")
+            data *= counted.value / lower.value
+            clock = units.quantity(case.held.clock_hz * counted.value, "Hz")
         yield Rung("data", data, deviation, f"{zeros.id}: clock {clock} with the case's data: {reason}", "user")
 
     def _unit(self, case: Measured) -> Iterator[Rung]:
@@ -110,7 +117,13 @@ class Explainer:
         elif (bare := self.evidence.instruction(case)) and bare.id != case.id:
             other = bare.series.limit != limit
             equal = f", with as many operations per clock as {limit}" if other else ""
-            why = "; by its own count of cycles the clock was lower than the driver reports" if _counts(bare) else ""
+            counted, own = _per_clock(bare), self.evidence.counted_clock(case)
+            if counted and own:
+                text = f"{bare.id} by its own count of cycles{equal}"
+                yield Rung("unit", min(counted, 1.0), bare.deviation, text, "nobody")
+                return
+            lower = bare.fraction < _FULL < (counted or 0.0)
+            why = "; SMs counted a lower clock than the driver's" if lower else ""
             text = f"{bare.id} at its clock{equal}{why}"
             yield Rung("unit", bare.fraction, bare.deviation + 0.004, text, "nobody")
 
@@ -122,7 +135,7 @@ class Explainer:
         filled = tiles(case)
         note = f"{units.percent(filled[0])} by the library's tiles" if filled else ""
         if active:
-            by = f"{active.by}{f'; {note}' if note else ''}"
+            by = f"busy time in which SMs have blocks, {active.by}{f'; {note}' if note else ''}"
             yield Rung("blocks", active.value, active.deviation, by, "author", ("launch and tail",))
         elif filled:
             yield Rung("blocks", filled[0], 0.01, f"whole waves: {note}", "user")
@@ -137,7 +150,8 @@ class Explainer:
             else None
         )
         if stalls and active:
-            yield Rung("stalls", stalls.value, stalls.deviation, f"{stalls.by}, inside busy compute units", "author")
+            by = f"time in which busy SMs use the unit, {stalls.by}"
+            yield Rung("stalls", stalls.value, stalls.deviation, by, "author")
 
     def _memory(self, case: Measured) -> Iterator[Rung]:
         read = self.evidence.best(alone.READS, case)
@@ -145,7 +159,7 @@ class Explainer:
             factor = min(copy.fraction / read.fraction, 1.0)
             yield Rung("kind of access", factor, copy.deviation, f"{copy.id} writes as much as it reads", "nobody")
         traffic = self.evidence.traffic(case)
-        if traffic and 1 / traffic.value >= _LEAST_TRAFFIC:
+        if traffic and 1 / traffic.value >= max(_LEAST_TRAFFIC, 1 + traffic.deviation):
             times = units.significant(1 / traffic.value, 3)
             yield Rung("traffic", traffic.value, traffic.deviation, f"{times} times the bytes ({traffic.by})", "author")
         yield from self._ways_and_size(case)
@@ -212,13 +226,12 @@ def key_ladders(summary: Summary) -> list[tuple[str, Ladder]]:
     return [(title, ladder) for title, ladder in ladders if isinstance(ladder, Ladder)]
 
 
-def _counts(bare: Measured) -> bool:
-    """Return whether a bare instruction is slow by the reported clock, but not by the cycles that it counted itself."""
+def _per_clock(bare: Measured) -> float | None:
+    """Return a bare instruction's share of its operations per clock by the cycles that it counted itself."""
     counted = next((series for series in bare.results[0].series if series.name == "per_clock"), None)
     if counted is None or bare.held is None:
-        return False
-    per_clock = bare.held.peak / bare.device.units / bare.held.clock_hz
-    return bare.fraction < _FULL and stats.median(counted.values) > _FULL * per_clock
+        return None
+    return stats.median(counted.values) * bare.device.units * bare.held.clock_hz / bare.held.peak
 
 
 def _top(case: Measured) -> tuple[float, str] | None:
@@ -236,7 +249,9 @@ def _why_no_top(case: Measured) -> str:
     if case.device.backend == "imported":
         return "an imported figure names no peak, and its run has no samples and no counters"
     if not case.series.limit:
-        return "no peak of the hardware bounds this case, so there is nothing to come down from"
+        return "no peak of the hardware bounds this case; `gpubench compare` tells why it differs from another run"
+    if case.device.backend == "host" and not case.spec:
+        return f"the peak of a host is what {alone.HOST_UNITS} reaches: measure both in one run"
     if _top(case):
         return f"it counts no work towards its peak {case.series.limit}"
     return f"no data sheet of {case.device.name} states a peak for {case.series.limit}, and no clock was read for it"

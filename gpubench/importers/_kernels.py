@@ -1,5 +1,6 @@
 """Collect the kernels of a trace in Chrome's format, and the operators that launched them."""
 
+import re
 from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from gpubench.api import importer as gb
 _DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 _MOST_OPERATORS = 50_000  # with different shapes; further ones are joined
 _MICRO = 1e-6
+_MOVED = re.compile(r"\b(?:num_bytes|size):(\d{1,15})")  # in the details that JAX states of a copy
+_GRAPH = "command_buffer"  # XLA's operation of a whole graph, whose kernels have names of their own
 
 
 class Trace:
@@ -46,12 +49,14 @@ class Trace:
     def _kernel(self, event: Mapping[str, Any], args: Mapping[str, Any], kind: str) -> None:
         begin, seconds = float(event["ts"]) * _MICRO, max(float(event.get("dur", 0)), 0.0) * _MICRO
         device = float(args.get("device", event.get("pid", 0)))
-        for column, value in zip(
-            self.kernels.values(), (begin, begin + seconds, device, args.get("bytes", 0)), strict=True
-        ):
+        details = _MOVED.search(str(args.get("Memset_details") or args.get("memcpy_details") or ""))
+        moved = args.get("bytes", details[1] if details else 0)
+        for column, value in zip(self.kernels.values(), (begin, begin + seconds, device, moved), strict=True):
             column.append(float(value))
-        is_copy = kind in _DEVICE_EVENTS[1:]
-        operator = gb.Operator(event["name"] if is_copy else args.get("hlo_op") or event["name"])
+        is_copy = kind in _DEVICE_EVENTS[1:] or bool(details)
+        operation = str(args.get("hlo_op") or "")
+        is_named = operation and not is_copy and not operation.startswith(_GRAPH)
+        operator = gb.Operator(operation if is_named else event["name"])
         self.kernel_ids.append(-1 if is_copy else int(args.get("External id", -1)))
         self.kernel_names.append(self._number(operator))
 

@@ -6,6 +6,7 @@ from gpubench.knowledge.key_figures import MEMORY_READS
 
 # The bare instructions of the matrix unit and of the vector units.
 INSTRUCTIONS = ("tensor/wgmma", "tensor/mma", "tensor/fma")
+HOST_UNITS = "gemm/vector_fma"  # its fastest case of a type is the peak of a host's products
 # Cases that only read memory, and cases that write half of the bytes that they move.
 READS = (*MEMORY_READS, "bandwidth/dot")
 COPIES = ("bandwidth/copy", "bandwidth/memcpy", "bandwidth/scale", "bandwidth/device_copy")
@@ -33,9 +34,13 @@ _INSTRUCTION = (
     "tensor/wgmma[dtype={dtype},sums=float32,columns=256,a=shared,wait=late]",
     "tensor/mma[shape=m16n8k16,dtype={dtype},sums=float64,independent=16]",
     "tensor/fma[dtype={dtype},independent=32]",
+    HOST_UNITS + "[dtype={dtype},*",
 )
 _HALF = "tensor/wgmma[dtype=float16,sums=float32,columns=256,a=shared,wait=late]"
-_PRODUCT = (*_INSTRUCTION, "gemm/data[data=zeros,dtype={dtype},n={n}]", "gemm/burst[dtype={dtype},*", "latency/launch")
+_DATA = tuple(f"gemm/data[data={data},dtype={{dtype}},n={{n}}]" for data in ("normal", "zeros"))
+_PRODUCT = (*_INSTRUCTION, *_DATA, "gemm/burst[dtype={dtype},*", "latency/launch")
+_PATHS, _WEIGHTS = ("warp", "tensor"), ("8MiB", "32MiB", "128MiB", "448MiB")
+_ATTENTION = ("triton", "unfused")  # what a prefill takes with and without Triton
 COUNTERFACTUALS = {
     "gemm": _PRODUCT,
     "gemm/gemv": _MEMORY,
@@ -50,13 +55,12 @@ COUNTERFACTUALS = {
     ),
     "inference": _MEMORY,
     STEP_CASE: (
-        *(_READ, "latency/launch", "gemm/gemv[path=warp,weights={weights},size=8MiB]"),
-        *(f"gemm/gemv[path=warp,weights={{weights}},size={size}]" for size in ("32MiB", "128MiB", "448MiB")),
+        *(_READ, "latency/launch", "gemm/skinny[path=tensor,weights={weights},tokens={batch}]"),
         "inference/decode_attention[batch={batch},context={context},heads=32,kv_heads=8,dim=128]",
-        "gemm/skinny[path=tensor,weights={weights},tokens={batch}]",
+        *(f"gemm/gemv[path={path},weights={{weights}},size={size}]" for path in _PATHS for size in _WEIGHTS),
     ),
     PREFILL_CASE: (
-        *(_HALF, "gemm/square[dtype=float16,n=8192]", "gemm/square[dtype=bfloat16,n=8192]"),
-        *("inference/prefill_attention[tokens={tokens},heads=32,kv_heads=8,dim=128,by=unfused]", "latency/launch"),
+        *(_HALF, "gemm/square[dtype=float16,n=8192]", "bandwidth/copy[size=1GiB,dtype=float32]", "latency/launch"),
+        *(f"inference/prefill_attention[tokens={{tokens}},heads=32,kv_heads=8,dim=128,by={by}]" for by in _ATTENTION),
     ),
 }

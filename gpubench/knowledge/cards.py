@@ -58,7 +58,7 @@ def _of_run(run: dict[str, Any], rank: Rank) -> Iterator[CardFigure]:
 def standing(model: str, case: str, version: int, value: float, better: Better) -> str:
     """Return how a figure compares with other cards of its model: `as good as 3 of 7 runs on NVIDIA H200 (…)`.
 
-    The text is empty if no figure is known. Public figures are named beside and not counted: their method differs. The
+    The text is empty if no figure is known. Public figures stand beside, not among them: their method differs. The
     figure itself, if it is one of them, is not counted either."""
     same = [figure for figure in card_figures() if (figure.model, figure.case) == (model, case)]
     own = [figure for figure in same if figure.rank != "public" and figure.version == version]
@@ -70,9 +70,10 @@ def standing(model: str, case: str, version: int, value: float, better: Better) 
         ranks = [(rank, sum(figure.rank == rank for figure in own)) for rank in ("measured", "contributed")]
         counts = ", ".join(f"{number} {rank}" for rank, number in ranks if number)
         parts.append(f"as good as {count} of {len(own)} runs on {model} ({counts})")
-    parts += [
-        f"public: {units.quantity(figure.value, figure.unit)} by {figure.method}, {figure.source}"
-        for figure in same
-        if figure.rank == "public"
-    ]
+    if public := sorted(
+        (figure for figure in same if figure.rank == "public"), key=lambda figure: abs(figure.value - value)
+    ):
+        worst, best = (units.quantity(end(figure.value for figure in public), public[0].unit) for end in (min, max))
+        values = f"{len(public)} from {worst} to {best}, the nearest" if len(public) > 1 else best
+        parts.append(f"public: {values} by {public[0].method}, {public[0].source}")
     return "; ".join(parts)

@@ -25,15 +25,20 @@ class Sheet:
     """The peaks of the models whose name matches `pattern`, in SI units, with the document that states them.
 
     `units` is the number of compute units of the whole board and `board_gb` its memory, for models that can be split
-    into several devices. `link_source` is the source of the link to the host."""
+    into several devices. `others` are the sources of single peaks that the document does not state."""
 
     pattern: str
     peaks: Mapping[str, float]
     source: str
+    address: str
+    others: Mapping[str, str]
     memory_gb: tuple[float, float] | None = None
     units: int = 0
     board_gb: int = 0
-    link_source: str = PCIE_SOURCE
+
+    def source_of(self, name: str) -> str:
+        """Return the source of a peak, without the address of the document that most peaks share."""
+        return self.others.get(name, self.source)
 
     def is_of(self, device: Device) -> bool:
         """Return whether the sheet applies to a device, by its name and memory; a memory of 0 was not read and fits."""
@@ -68,11 +73,12 @@ def _sheet(row: Mapping[str, Any]) -> Sheet:
             peaks[name] = row[key] * 1e9
     if "pcie" in row:
         peaks["link.h2d"] = _PCIE_GEN5_X16 / 2 ** (5 - row["pcie"])
+    link = f"NVLink-C2C, {row['source']}" if "c2c_gbps" in row else PCIE_SOURCE
     low, high = row.get("memory_gb", (0.0, float("inf")))
-    link_source = f"NVLink-C2C, {row['source']}" if "c2c_gbps" in row else PCIE_SOURCE
     return Sheet(
-        row["pattern"], peaks, row["source"], (low, high), row.get("units", 0), row.get("board_gb", 0), link_source
-    )
+        row["pattern"], peaks, row["source"], row["address"], {"link.h2d": link, **row.get("from", {})},
+        (low, high), row.get("units", 0), row.get("board_gb", 0),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

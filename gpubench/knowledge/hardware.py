@@ -21,7 +21,7 @@ def peak(device: Device, limit: str) -> Peak | None:
     """Return the data sheet's peak of a device in SI units; None if no table has it, because it is never guessed.
 
     `limit` is the id of the peak, such as `dram`, `link.h2d` or `tensor.float16` (`gpubench.model.LIMITS`)."""
-    sheet = next((sheet for sheet in data_sheets() if sheet.is_of(device)), None)
+    sheet = _sheet_of(device)
     name = "link.h2d" if limit == "link.d2h" else limit  # each direction has its own lanes
     if sheet is None:
         return None
@@ -32,19 +32,29 @@ def peak(device: Device, limit: str) -> Peak | None:
     if name not in sheet.peaks:
         return None
     if name == "link.h2d":  # the devices of a split card share the link, and each can use all of it
-        return Peak(sheet.peaks[name], sheet.link_source)
+        return Peak(sheet.peaks[name], sheet.source_of(name))
     if device.kind == "mig":
         return _peak_of_mig(sheet, device, name)
     if details.get("partition.compute", "SPX") != "SPX":
         return _peak_of_partition(sheet, device, name, details.get("partition.memory", ""))
-    return Peak(sheet.peaks[name], sheet.source)
+    return Peak(sheet.peaks[name], sheet.source_of(name))
+
+
+def address_of(device: Device) -> str:
+    """Return the address of a device's data sheet, or of a public text that quotes it; empty without a sheet."""
+    sheet = _sheet_of(device)
+    return sheet.address if sheet else ""
+
+
+def _sheet_of(device: Device) -> Sheet | None:
+    return next((sheet for sheet in data_sheets() if sheet.is_of(device)), None)
 
 
 def _peak_of_mig(sheet: Sheet, device: Device, limit: str) -> Peak | None:
     """Return the peak of a MIG instance: its slices of the memory, or its SMs of the card's; None if unknown."""
     if limit == "dram" and sheet.board_gb:
         share = sheet.mig_share(device.name)
-        return Peak(sheet.peaks[limit] * share, f"{share * 8:.0f} of 8 slices of memory of {sheet.source}")
+        return Peak(sheet.peaks[limit] * share, f"{share * 8:.0f} of 8 slices of memory of {sheet.source_of(limit)}")
     if limit == "dram" or limit.startswith("link."):  # an instance has no peers
         return None
     return _share_of_units(sheet, device, limit)
@@ -53,14 +63,14 @@ def _peak_of_mig(sheet: Sheet, device: Device, limit: str) -> Peak | None:
 def _peak_of_partition(sheet: Sheet, device: Device, limit: str, memory: str) -> Peak | None:
     """Return the peak of one device of a partitioned AMD card (CDNA 3 white paper, "partitioning"); None if unknown."""
     if limit == "dram" and re.fullmatch(r"NPS[1-8]", memory):
-        return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source}")
+        return Peak(sheet.peaks[limit] / int(memory[3:]), f"{memory}, of {sheet.source_of(limit)}")
     return None if limit == "dram" or limit.startswith("link.") else _share_of_units(sheet, device, limit)
 
 
 def _share_of_units(sheet: Sheet, device: Device, limit: str) -> Peak | None:
     if not (device.units and sheet.units):
         return None
-    source = f"{device.units} of {sheet.units} compute units of {sheet.source}"
+    source = f"{device.units} of {sheet.units} compute units of {sheet.source_of(limit)}"
     return Peak(sheet.peaks[limit] * device.units / sheet.units, source)
 
 

@@ -86,6 +86,14 @@ class Model:
         """Return the bytes of keys and values that one token adds to all layers; `itemsize` is in bytes."""
         return 2 * itemsize * self.depth * self.kv_heads * self.dim
 
+    def between_bytes(self, tokens: int) -> float:
+        """Return the bytes that norms, rotations and gates move in a prefill, each kernel by itself in float16.
+
+        A norm reads and writes the sum of all layers in float32; it is twice in a layer, the others once."""
+        up, down, qkv = (self.layer(name) for name in ("up", "down", "qkv"))
+        inner = 2 * up.rows + 2 * down.cols
+        return float(tokens) * self.depth * (2 * 12 * self.head.cols + 4 * qkv.rows + inner)
+
     def step(self, batch: float, context: float, weight_bytes: float, itemsize: float = 2) -> Work:
         """Return the work of one step of `batch` sequences, each of which then has `context` tokens in the cache.
 

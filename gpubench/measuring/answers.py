@@ -8,7 +8,7 @@ import numpy as np
 
 from gpubench.authoring.bench import poison
 from gpubench.authoring.task import Observed, Profile, Stage, Task, no_values, nothing, observed
-from gpubench.base.errors import WrongAnswer
+from gpubench.base.errors import Untrustworthy, WrongAnswer
 from gpubench.measuring.time_limits import TimeLimits
 from gpubench.plugins.backend import OpenDevice
 
@@ -94,7 +94,8 @@ class AnswerChecks:
         The outputs must hold the answers of the present inputs. Afterwards the other inputs are in place."""
         if self.task.check is no_values:
             return not all(stage.checked for stage in self.task.stages.values())
-        return self._takes_corrupted() or self._takes_earlier_answer()
+        is_undeclared = any(stage.rotation and not stage.buffers for stage in self.task.stages.values())
+        return is_undeclared or self._takes_corrupted() or self._takes_earlier_answer()
 
     def _takes_earlier_answer(self) -> bool:
         """Change the inputs, and return whether the check passes with the answers of the inputs before."""
@@ -167,11 +168,30 @@ class AnswerChecks:
 
     def _verify_rotation(self, name: str, stage: Stage) -> None:
         """Check further calls in the rotation of the stage `name`, in random order, until the allowed time is over."""
-        start = self._device.now()
-        for place in self._rng.permutation(range(1, len(stage.rotation))):
+        start, places = self._device.now(), self._rng.permutation(range(1, len(stage.rotation))).tolist()
+        for place in places:
             self._verify_calls({name: stage.rotation[place]})
             if self._agree(self._device.now() - start > self._allowed_s):
-                return
+                break
+        if places and stage.buffers and self._agree is agree_alone:
+            self._verify_buffers(name, stage, place)
+
+    def _verify_buffers(self, name: str, stage: Stage, place: int) -> None:
+        """Raise Untrustworthy unless the buffers exceed the cache, and the call at `place` depends on its own one."""
+        addresses = {array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr for array in stage.buffers}
+        nbytes, cache_bytes = sum(array.nbytes for array in stage.buffers), self._device.device.cache_bytes
+        drawn = [self._written_element(output) for output in stage.outputs for _ in range(_ELEMENTS) if output.size]
+        buffer, answers = stage.buffers[place], list[list[bytes]]()
+        bits = buffer.view(f"u{min(buffer.itemsize, 8)}")
+        for _ in range(2):  # with inverted bits, then as it was: the outputs hold the answer of this call again
+            bits ^= bits.dtype.type(np.iinfo(bits.dtype).max)
+            stage.rotation[place]()
+            self._device.synchronize()
+            answers.append([self._device.to_host(element).tobytes() for element in drawn if element is not None])
+        is_same = bool(answers[0]) and answers[0] == answers[1]
+        if is_same or len(addresses) < len(stage.buffers) or nbytes <= cache_bytes:
+            message = "the calls in turn do not use buffers of their own that together exceed the last-level cache"
+            raise Untrustworthy("one-buffer", f"{name or 'rotation'}: {message}")
 
     def _verify_calls(self, instead: Mapping[str, Callable[[], object]]) -> dict[str, Observed | Profile]:
         self._limits.calling(self.task.stages.values())

@@ -134,6 +134,9 @@ _CHECK_SHARE = 0.02  # share of a series' time budget that further checks before
 _ATTEMPTS = 3  # other work may delay the device once
 _SMALL_GROWTHS, _LARGE_GROWTHS = 5, 12  # tries before two right ones that show that passes are left out
 _MANY_ATTEMPTS = 5  # other programs may delay the processor several times
+_SHORT = 0.5  # share of a call's time in a batch below which a single call does not wait for its work
+_FLUSH_SHARE = 0.25  # share of the time of a batch's flushes that must pass
+_MOST_MEMORY_RATE = 4e13  # B/s, beyond every memory: a flush that is faster does not fill the cache
 _BEYOND, _BEYOND_S = 0.3, 1e-3  # share of a batch, and seconds, for which the device may work on after its end
 _UNCOUNTED_S = 3e-4  # seconds of a batch that a wait for the device, and the clocks, may take
 _GROWTH = 1.8  # the least growth of the time with twice the passes; less if neighbouring samples differ
@@ -290,6 +293,7 @@ class Engine:
                 begin += checking.make(elapsed_s)
                 self._limits.sampling(timed.label, timed.batch_s)
         self._check_clock(timed)
+        self._check_flushes(timed)
         self._check_waited(timed)
         self._check_calls(timed)
         self._check_passes(timed)
@@ -310,10 +314,21 @@ class Engine:
                 f"{units.quantity(timed.uncounted_s, 's')} more by the host's clock: the device's clock runs slow",
             )
 
+    def _check_flushes(self, timed: TimedSeries) -> None:
+        """Raise Untrustworthy if cold batches do not have the time for their flushes, or a flush for the cache."""
+        if timed.mode != "cold" or not math.isfinite(timed.uncounted_s) or not timed.gated:
+            return  # without a gate the flushes run while calls are queued
+        flush_s = min(self._time_batch(replace(timed, mode="hot"), 2, self._device.flush) for _ in range(_ATTEMPTS))
+        least_s = self._device.device.cache_bytes / _MOST_MEMORY_RATE
+        if self._agree(flush_s < least_s or max(timed.uncounted_s, 0.0) < _FLUSH_SHARE * timed.calls * flush_s):
+            raise Untrustworthy("no-flush", f"{timed.label}: the batches are too short for a flush before each call")
+
     def _check_waited(self, timed: TimedSeries) -> None:
-        """Raise Untrustworthy if the device works on far beyond the end of a timed batch, three times in a row."""
+        """Raise Untrustworthy if the device works on far beyond the end of a timed call, or three times of a batch."""
         if timed.stage.clock != "device" or timed.stage.waits:
             return
+        if self._returns_early(timed):
+            raise Untrustworthy("not-waited-for", f"{timed.label}: a single call ends long before its work")
         batch_s = timed.calls * sum(timed.values[-1:])
         for attempt in range(_ATTEMPTS):
             if attempt or self._device.traits.is_gpu:  # since the last sample the device may have ended its work
@@ -330,6 +345,14 @@ class Engine:
             f"{units.quantity(batch_s, 's')}: the call queues work that the timed stream does not wait for",
         )
 
+    def _returns_early(self, timed: TimedSeries) -> bool:
+        """Return whether a single call is much shorter than in a batch, where the next call waits for its work."""
+        is_alone = self._agree is agree_alone and self._device.traits.is_gpu
+        if timed.calls == 1 or timed.mode not in ("hot", "rotated") or not (is_alone and timed.gated and timed.values):
+            return False
+        least_s = _SHORT * min(timed.values)
+        return all(self._time_batch(timed, 1) < least_s for _ in range(_MANY_ATTEMPTS))
+
     def _check_calls(self, timed: TimedSeries) -> None:
         """Raise Untrustworthy if a quarter of a batch takes three quarters of its time, five times in a row."""
         quarter, batch_s = timed.calls // 4, timed.calls * max(timed.values[-_NEIGHBOURS:], default=0.0)
@@ -345,7 +368,7 @@ class Engine:
 
     def _check_passes(self, timed: TimedSeries) -> None:
         """Raise Untrustworthy if the call with twice its passes does not take about twice as long, in many tries."""
-        if timed.stage.doubled is None or timed.stage.clock != "device":
+        if timed.stage.doubled is None or timed.mode == "cold":  # a cold call also waits for its data, but once
             return
         near = timed.values[-_NEIGHBOURS:] or [math.nan]
         launch_s = _LAUNCH_S if self._device.traits.is_gpu else 0.0
@@ -488,7 +511,8 @@ class Engine:
             timed.count_discard("gate")
             return []
         elapsed_s, queued_s = self._device.now() - start, timing.host if self._device.traits.is_gpu else 0.0
-        uncounted_s = elapsed_s - timed.calls * (sum(timing.device) + queued_s)
+        counted_s = sum(timing.device) * (1 if timed.mode in ("each", "cold") else timed.calls)
+        uncounted_s = elapsed_s - counted_s - timed.calls * queued_s
         timed.uncounted_s = min(timed.uncounted_s, uncounted_s)
         return [timing]
 
@@ -508,8 +532,8 @@ class Engine:
             return self._device.time(timed.call, calls, mode, gated, stage.lead)
         stage.lead()
         if stage.clock == "self":
-            return _parse_self_timing(stage.call())
-        return self._host_time(stage.call, calls)
+            return _parse_self_timing(timed.call())
+        return self._host_time(timed.call, calls)
 
     def _host_time(self, call: Callable[[], object], calls: int) -> Timing:
         """Return the timing of a batch by the host's clock: the mean seconds per call, with the wait for the device."""

@@ -13,7 +13,8 @@ _NAMES = {
     "amd": re.compile(r"gfx(\d+)([0-9a-f])([0-9a-f])"),
 }
 
-MIG = re.compile(r"\bMIG (\d+)g\.(\d+)gb")  # in the name of an instance: its slices of SMs and its memory
+# In the name of an instance: its slices of SMs and its memory. "1c." in front is a part of the instance's SMs.
+MIG = re.compile(r"\bMIG (?:\d+c\.)?(\d+)g\.(\d+)gb")
 _VGPU = re.compile(r"-\d+[ABCQ]$")  # NVIDIA's profiles of virtual GPUs: A40-12Q
 # For each feature the first architecture that has it and the next one that does not (CUDA Programming Guide, PTX ISA).
 _NVIDIA: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {

@@ -24,6 +24,7 @@ def described(name: str) -> Iterator[str]:
     planned = Counter(job.case.suite for job in plan.jobs)
     for suite, count in planned.items():
         alone = sum(bool(planning.missing_devices(job)) for job in plan.jobs if job.case.suite == suite)
-        yield f"{suite}: {count} cases planned in the quick tier" + (f", {alone} of them need a peer" if alone else "")
+        needing = f", {'all' if alone == count else alone} of them need a peer, which it lacks" if alone else ""
+        yield f"{suite}: {count} case{'s'[: count != 1]} planned in the quick tier{needing}"
     yield "a planned case that the card does not support is skipped with its reason"
     yield from cards.described(device)

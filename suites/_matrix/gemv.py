@@ -440,6 +440,6 @@ def few_tokens_task(
 
     moved = float(weights.nbytes + plain.itemsize * tokens * (rows + cols))
     calls = [product.call for product in products]
-    stage = rotated(calls, moved, 2.0 * rows * cols * tokens, gb.POINT, (ys,), flipping(x))
+    stage = rotated(calls, copies, moved, 2.0 * rows * cols * tokens, gb.POINT, (ys,), flipping(x))
     notes = {**products[0].notes, **rotation_notes(rows, cols, copies)}
     return gb.Task.of(stage, check=check, notes=notes)

@@ -15,17 +15,19 @@ def copies_of(bench: gb.Bench, weights: Any) -> list[Any]:
 
 def rotated(
     calls: Sequence[Callable[[], object]],
+    copies: Sequence[Any],
     moved: float,
     flops: float,
     effort: gb.Effort = gb.TIER,
     outputs: Sequence[Any] = (),
     inputs: Callable[[], object] | None = None,
 ) -> gb.Stage:
-    """Return the calls, one for each copy of the weights, as a stage judged by the bytes that a call moves.
+    """Return the calls, one for each of the `copies`, as a stage judged by the bytes that a call moves.
 
     `moved` and `flops` are the bytes and the operations of one call; the stage has these `outputs` and `inputs`."""
-    work, turns = gb.Work(moved=moved, flops=flops), tuple(calls)
-    return gb.Stage(calls[0], work, "moved", "dram", (), rotation=turns, effort=effort, outputs=outputs, inputs=inputs)
+    rest: Any = {"effort": effort, "outputs": outputs, "inputs": inputs, "rotation": tuple(calls)}
+    buffers = [getattr(copy, "words", copy) for copy in copies]
+    return gb.Stage(calls[0], gb.Work(moved=moved, flops=flops), "moved", "dram", (), buffers=buffers, **rest)
 
 
 def rotation_notes(rows: int, cols: int, copies: Sequence[Any]) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ sectors that hold them, each sector once: memory is read and written by whole se
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal, expect_no_mistakes
 from .._stream import need_numba
-from ._pattern import AccessPattern
+from ._pattern import ODD, AccessPattern
 from ._sizes import log_curve, memory_limit, one_array_size
 from ._words import grid_of, random_words
 
 _SOURCE = "access.cu"
 _THREADS = 512  # per block, as THREADS in access.cu
 _READS_PER_THREAD = 8
+_SAMPLED = 4096  # accesses whose words the host looks up
 _SPARE_BYTES = 2**26
 # chunks per call at most; the host uses fewer, whose lines still occupy four times a cache of 32 MiB
 _MOST_CHUNKS = 2**25
@@ -102,11 +104,17 @@ def _prepare_reads(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
     parts, expected = (bench.xp.zeros(grid, np.uint64) for _ in range(2))
     name, to_host = f"{pattern.order}_{pattern.width_bytes}", bench.device.to_host
     read, compute = (bench.kernel(_SOURCE, f"{name}_{operation}", WRITES=0) for operation in ("read", "expected"))
-    args = (data.array, count, parts, *pattern.args)
+    args, rng = (data.array, count, parts, *pattern.args), bench.rng
 
     def check() -> None:
+        """Compare the blocks with a kernel that has the same order, and one of them with the order of the host."""
         compute(grid, (_THREADS,), (np.uint64(data.seed), count, expected, *pattern.args))
-        expect_equal(to_host(parts), to_host(expected), "partial results")
+        read_parts = to_host(parts)
+        expect_equal(read_parts, to_host(expected), "partial results")
+        block = int(rng.integers(grid[0]))
+        accesses = np.arange(_THREADS)[:, None] + np.arange(block, -(-pattern.count // _THREADS), grid[0]) * _THREADS
+        by_host = np.bitwise_xor.reduce(_words_at(bench, data.array, pattern, accesses[accesses < pattern.count]), None)
+        gb.expect(by_host == read_parts[block], f"block {block} read other words")
 
     return CheckedCall(lambda: read(grid, (_THREADS,), args), check, (parts,), inputs=partial(data.redraw, data.array))
 
@@ -117,10 +125,22 @@ def _prepare_writes(bench: gb.Bench, pattern: AccessPattern) -> CheckedCall:
     key = np.uint32(bench.rng.integers(2**32, size=2)[1])
     name = f"{pattern.order}_{pattern.width_bytes}"
     write, compare = (bench.kernel(_SOURCE, f"{name}_{operation}", WRITES=1) for operation in ("write", "mistakes"))
-    args = (array, count, key, *pattern.args)
+    args, rng = (array, count, key, *pattern.args), bench.rng
 
     def check() -> None:
         wrong_args = (array, count, key, mistakes, *pattern.args)
         expect_no_mistakes(bench, lambda: compare(grid, (_THREADS,), wrong_args), mistakes, pattern.count, "words")
+        accesses = rng.integers(pattern.count, size=_SAMPLED)  # by the host's own order
+        written = _words_at(bench, array, pattern, accesses)[:, 0].astype(np.uint32)
+        made = pattern.places(accesses.astype(np.uint64)).astype(np.uint32) * np.uint32(ODD[0]) ^ key
+        expect_equal(written, made, "sampled words")
 
     return CheckedCall(lambda: write(grid, (_THREADS,), args), check, (array,))
+
+
+def _words_at(bench: gb.Bench, array: Any, pattern: AccessPattern, accesses: Any) -> Any:
+    """Return the words of these accesses, taken from an array by the host's own order: NumPy, a row for each."""
+    rows = array.view(np.uint32 if pattern.width_bytes == _WORD_BYTES else np.uint64)
+    rows = rows.reshape(-1, max(1, pattern.width_bytes // 8))
+    places = pattern.places(accesses.astype(np.uint64)).astype(np.int64)
+    return bench.device.to_host(rows[bench.xp.asarray(places)])

@@ -14,12 +14,11 @@ from gpubench.api import suite as gb
 
 from .._checks import CheckedCall, expect_equal, flipping
 from .._host import Compiled, parallel, placed, xor_of
-from ._pattern import AccessPattern
+from ._pattern import ODD, AccessPattern
 
 _PASSED_BYTES = 2**27  # bytes that one call moves, so that the time to wake the threads is negligible
 _PARTS = 1024
-_ODD = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)  # the factors of access.cu
-_ODD_0, _ODD_1, _ODD_2 = (np.uint64(factor) for factor in _ODD)
+_ODD_0, _ODD_1, _ODD_2 = (np.uint64(factor) for factor in ODD)
 _ONE, _FIVE, _ALL = np.uint64(1), np.uint64(5), np.uint64(2**32 - 1)
 
 
@@ -45,12 +44,14 @@ def _cached_copy(there: Any, back: Any, passes: Any) -> None:
 
 
 def _cached_write(rows: Any, passes: Any, value: Any) -> None:
-    """Overwrite every word of `rows` (uint64) `passes` times; pass i writes value + i."""
+    """Overwrite the words of `rows` (uint64) `passes` times; pass i writes value + i, and keeps word i of each row."""
     for row in prange(rows.shape[0]):
         for turn in range(passes):
-            word = value + np.uint64(turn)
+            word, place = value + np.uint64(turn), turn % rows.shape[1]
+            kept = rows[row, place]
             for i in range(rows.shape[1]):
                 rows[row, i] = word
+            rows[row, place] = kept
 
 
 def _permute(t: Any, bits: Any, turn: Any) -> Any:
@@ -159,8 +160,10 @@ def _copy_passes(rows: _Rows, passes: int) -> CheckedCall:
 
 
 def _write_passes(rows: _Rows, passes: int, value: np.uint64) -> CheckedCall:
-    """Return the call that writes all of `rows` `passes` times, with its check for the word of the last pass."""
-    check = partial(expect_equal, rows, value + np.uint64(passes - 1), "words")
+    """Return the call that writes `rows` `passes` times, with its check for the words of the last two passes."""
+    expected = np.full(rows.shape[1], value + np.uint64(passes - 1))
+    expected[(passes - 1) % rows.shape[1]] -= _ONE  # by the pass before: none of two passes is left out
+    check = partial(expect_equal, rows, expected, "words")
     doubled = partial(_write, rows, 2 * passes, value)
     return CheckedCall(lambda: _write(rows, passes, value), check, (rows,), doubled=doubled)
 
@@ -175,7 +178,8 @@ def accesses(bench: gb.Bench, access: str, pattern: AccessPattern) -> CheckedCal
     else:
         bits, shift, turn = (int(number) for number in pattern.args)
         array, count = array.reshape(-1, 2**shift), pattern.count >> shift
-        args, places = (count, np.uint64(bits), np.uint64(turn)), _permuted_places(count, bits, turn)
+        args = count, np.uint64(bits), np.uint64(turn)
+        places = pattern.places(np.arange(count, dtype=np.uint64) << np.uint64(shift)) >> np.uint64(shift)
     if access == "read":
         return _read_places(_READS[pattern.order], array, places, args)
     key = np.uint32(bench.rng.integers(2**32, size=3)[2])
@@ -200,13 +204,3 @@ def _write_places(kernel: Compiled, array: Any, places: Any, args: tuple[Any, ..
         expect_equal(array[places].reshape(count, -1), expected[:, None], "words")
 
     return CheckedCall(lambda: kernel(array, *args), check, (array,))
-
-
-def _permuted_places(count: int, bits: int, turn: int) -> npt.NDArray[np.uint64]:
-    """Return the places of accesses 0 to count − 1 that `_permute` gives for `bits` and `turn`: uint64."""
-    mask, half = np.uint64(2**bits - 1), np.uint64((bits + 1) // 2)
-    x = np.arange(count, dtype=np.uint64) + np.uint64(turn) & mask
-    for factor in _ODD:
-        x = x * np.uint64(factor) & mask
-        x ^= x >> half
-    return x

@@ -222,7 +222,8 @@ def _runtime_copy(stream: Stream) -> CheckedCall:
         for _, source in pairs[1:]:
             source[...] = b.array
 
-    return CheckedCall(calls[0], check, tuple(targets), calls if len(calls) > 1 else (), inputs=redraw)
+    turns: Any = {"rotation": calls, "buffers": tuple(source for _, source in pairs)} if len(calls) > 1 else {}
+    return CheckedCall(calls[0], check, tuple(targets), inputs=redraw, **turns)
 
 
 _KERNELS["memcpy"] = StreamKernel(_runtime_copy, arrays=2, payload=1, flops=0)

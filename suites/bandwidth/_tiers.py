@@ -134,7 +134,7 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
     kernel, compute = _kernel(bench, tier, share_bytes), bench.kernel(_SOURCE, "reused_expected")
     rng = bench.rng
     reused, passing = (bench.words(n // 8, int(rng.integers(2**63))) for n in (size_bytes, passing_bytes))
-    numbers = tuple(np.uint32(n) for n in (part_bytes // _VECTOR_BYTES, _PARTS, reuse))
+    numbers, first = tuple(np.uint32(n) for n in (part_bytes // _VECTOR_BYTES, _PARTS)), 0
     share = np.uint32(share_bytes // _VECTOR_BYTES)
     expected = xp.zeros(blocks, np.uint64)
     timed, walked = ((xp.zeros(blocks, np.uint64), xp.zeros((blocks, 2), np.uint64)) for _ in range(2))
@@ -145,13 +145,15 @@ def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
         notes, close = {"carve-out": f"{carved} bytes"}, window.close
 
     def call(steps: int = 0, outputs: tuple[Any, Any] = timed) -> None:
-        args = (reused.array, share, passing.array, *numbers, np.uint32(steps), *outputs)
+        nonlocal first  # other data pass than in the call before
+        first = (first + 1) % _PARTS
+        args = (reused.array, share, passing.array, *numbers, *map(np.uint32, (first, reuse, steps)), *outputs)
         kernel((blocks,), (_THREADS,), args, shared_bytes)
 
     def cycles_of(steps: int, outputs: tuple[Any, Any]) -> Any:
         """Return the median cycles of the blocks' readings and walks, after their results are compared."""
         seeds = (np.uint64(reused.seed), share, np.uint64(passing.seed))
-        compute((blocks,), (_THREADS,), (*seeds, *numbers, np.uint32(steps), expected))
+        compute((blocks,), (_THREADS,), (*seeds, *numbers, *map(np.uint32, (first, reuse, steps)), expected))
         results, cycles = map(bench.device.to_host, outputs)
         expect_equal(results, bench.device.to_host(expected), "blocks' results")
         return np.median(cycles, axis=0)

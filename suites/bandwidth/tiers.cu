@@ -46,11 +46,11 @@ static __device__ __forceinline__ u64 read(const uint4* data, u32 vectors, u64 p
 // Returns the next place of a chain of dependent loads in a share.
 static __device__ __forceinline__ u32 next_place(u32 word, u32 share) { return (u32)((u64)word * share >> 32); }
 
-// `results` receives a word per block, `cycles` the cycles of all its readings of the set, and of the dependent loads
+// Round 0 reads the part `first` of the passing data. `results` receives a word per block, `cycles` the cycles of all its readings of the set, and of the dependent loads
 // by one thread that each round makes before it reads the set: `steps`, which is 0 where the rate is measured.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    reused(const uint4* set, u32 share, const uint4* passing, u32 part, u32 parts, u32 rounds, u32 steps, u64* results,
-           u64* cycles) {
+    reused(const uint4* set, u32 share, const uint4* passing, u32 part, u32 parts, u32 first, u32 rounds, u32 steps,
+           u64* results, u64* cycles) {
     __shared__ u32 sink[THREADS];
     const u64 policy = TIER == LAST ? gb_keep_policy() : TIER == FIRST ? gb_pass_policy() : 0;
     const uint4* mine = set + (u64)blockIdx.x * share;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (u32 i = LINE * threadIdx.x; i < share; i += LINE * THREADS) gb_prefetch_l2(mine + i);
         if (TIER == BULK && threadIdx.x == 0)
             for (u32 i = 0; i < share; i += PIECE) gb_bulk_prefetch_l2(mine + i, PIECE * 16);
-        sum = read<false>(passing + ((u64)(round % parts) * gridDim.x + blockIdx.x) * part, part, policy, sum);
+        sum = read<false>(passing + ((u64)((first + round) % parts) * gridDim.x + blockIdx.x) * part, part, policy, sum);
         gb_used(sink + threadIdx.x, (u32)sum);
         __syncthreads();
         if (threadIdx.x == 0 && steps > 0) {
@@ -103,11 +103,12 @@ static __device__ __forceinline__ u64 reading_of(u64 seed, u64 first, u32 vector
     return sum;
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
-    reused_expected(u64 set, u32 share, u64 passing, u32 part, u32 parts, u32 rounds, u32 steps, u64* results) {
+    reused_expected(u64 set, u32 share, u64 passing, u32 part, u32 parts, u32 first, u32 rounds, u32 steps,
+                    u64* results) {
     const u64 mine = (u64)blockIdx.x * share;
     u64 sum = 0;
     for (u32 round = 0; round < rounds; ++round) {
-        sum = reading_of(passing, ((u64)(round % parts) * gridDim.x + blockIdx.x) * part, part, sum);
+        sum = reading_of(passing, ((u64)((first + round) % parts) * gridDim.x + blockIdx.x) * part, part, sum);
         if (threadIdx.x == 0 && steps > 0) {
             u32 here = round % share;
             for (u32 i = 0; i < steps; ++i) here = next_place((u32)gb_random(set, 2 * (mine + here)), share);

@@ -339,7 +339,7 @@ def across(bench: gb.Bench, by: str, nodes: int, of: int, operation: str, size_b
         rank.check()
         return {} if rank.setup_s is None else {"setup": gb.Observed(rank.setup_s, "s")}
 
-    work = gb.Work(payload=size_bytes * collective.factor(of), items=1)
+    work = gb.Work(payload=round(size_bytes * collective.factor(of)), items=1)
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
     rest: dict[str, Any] = {"effort": gb.POINT, "outputs": (rank.received,), "inputs": rank.redraw}
     stage = gb.Stage(rank.call, work, "payload", lead=rank.meet, also=also, **rest)

@@ -222,7 +222,7 @@ def _task(bench: gb.Bench, name: str, by: str, of: int, size_bytes: int) -> gb.T
     operation = COLLECTIVES[name]
     is_host = by == _MEMORY
     rank = HostRank(bench, operation, size_bytes) if is_host else NcclRank(bench, operation, size_bytes)
-    work = gb.Work(payload=size_bytes * operation.factor(of), items=1)
+    work = gb.Work(payload=round(size_bytes * operation.factor(of)), items=1)
     modes: tuple[gb.Mode, ...] = ("hot", "graph") if size_bytes <= _GRAPH_BYTES else ("hot",)
     also = {"algbw": gb.Work(payload=size_bytes, items=1)}
     tail = gb.POINT.with_tail(_TAIL if size_bytes <= _TAIL_BYTES else 0)

@@ -2,9 +2,9 @@
 
 from gpubench.api import suite as gb
 
-from . import _build, _cases, _images, _layer, _products, _tuning
+from . import _build, _cases, _images, _layer, _model, _products, _tuning
 
 suite = gb.Suite(
     "the same operators by several compilers, and what compiling costs",
-    topics=[_cases.topic, _products.topic, _images.topic, _layer.topic, _build.topic, _tuning.topic],
+    topics=[_cases.topic, _products.topic, _images.topic, _layer.topic, _model.topic, _build.topic, _tuning.topic],
 )

@@ -21,9 +21,9 @@ from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import ITEM_BYTES, VECTORS, Operator, Problem
 from ._providers import Built, Expression
 
-_INSTALL = gb.installation.with_extra("iree")
-_HOST_FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
-_HOST_DRIVER = "local-task"  # the host's processor, on all its threads
+INSTALL_IREE = gb.installation.with_extra("iree")
+HOST_FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
+HOST_DRIVER = "local-task"  # the host's processor, on all its threads
 # IREE 3.13 has no description of GPUs from sm_90 on; this one claims what its description of sm_89 has, without the
 # matrix instructions, and the shared memory that a block may have on every GPU.
 _DEVICE = (
@@ -60,18 +60,18 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
         compiler = importlib.import_module("iree.compiler")
         runtime = None if arch else importlib.import_module("iree.runtime")
     except ImportError as error:
-        raise gb.Unavailable("IREE is not installed", _INSTALL) from error
+        raise gb.Unavailable("IREE is not installed", INSTALL_IREE) from error
     library = f"IREE {version('iree-base-compiler')}"
     program = linalg(problem.operator, problem.rows, problem.cols, problem.dtype)
     if not runtime:
         return _in_ptx(compiler, library, program, problem, arch).built(bench, problem)
-    binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(_HOST_FLAGS))
-    config = runtime.Config(_HOST_DRIVER)
+    binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(HOST_FLAGS))
+    config = runtime.Config(HOST_DRIVER)
     context = runtime.SystemContext(config=config)
     context.add_vm_module(runtime.VmModule.copy_buffer(context.instance, binary))
     to_library = partial(runtime.asdevicearray, config.device)
     expression = Expression(problem, context.modules.module["main"], to_library, np.asarray)
-    return expression.built(library, "computed in float32", flags=" ".join(_HOST_FLAGS))
+    return expression.built(library, "computed in float32", flags=" ".join(HOST_FLAGS))
 
 
 def _in_ptx(compiler: Any, library: str, function: str, problem: Problem, arch: str) -> GeneratedKernels:

@@ -20,7 +20,7 @@ from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import Problem
 from ._providers import Built
 
-_INSTALL = gb.installation.with_extra("tvm")
+INSTALL_TVM = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
@@ -47,7 +47,7 @@ def build(bench: gb.Bench, problem: Problem, trials: int = 0) -> Built:
     try:
         tvm = importlib.import_module("tvm")
     except ImportError as error:
-        raise gb.Unavailable("TVM is not installed", _INSTALL) from error
+        raise gb.Unavailable("TVM is not installed", INSTALL_TVM) from error
     return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem, trials)
 
 

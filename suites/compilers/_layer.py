@@ -21,7 +21,7 @@ from ._operators import OPERATORS, Operator, Problem, Rows
 from ._providers import Built
 
 _MASKED = -30000.0  # added to the score of a later token: its exponential is 0
-_NORMED = OPERATORS["rmsnorm"].expression
+NORMED = OPERATORS["rmsnorm"].expression
 _MATRICES, _NORMS = ("qkv", "out", "up", "down"), ("first", "second")
 
 topic = gb.Topic(
@@ -84,7 +84,7 @@ def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     `xp` is the library's module."""
     qkv, out, up, down, first, second, cosine, sine, mask = parts
     tokens, heads, kv_heads, dim = x.shape[0], model.heads, model.kv_heads, model.dim
-    projected = xp.matmul(_NORMED(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
+    projected = xp.matmul(NORMED(xp, x, first), qkv.T).reshape(tokens, heads + 2 * kv_heads, dim)
     projected = projected.swapaxes(0, 1)
     turned = _rotated(xp, projected[: heads + kv_heads], cosine, sine)
     queries = turned[:heads].reshape(kv_heads, heads // kv_heads * tokens, dim)
@@ -95,7 +95,7 @@ def decoder_layer(model: Model, xp: Any, x: Any, *parts: Any) -> Any:
     attended = xp.matmul(shares.reshape(kv_heads, heads // kv_heads * tokens, tokens), projected[heads + kv_heads :])
     attended = attended.reshape(heads, tokens, dim).swapaxes(0, 1).reshape(tokens, heads * dim)
     x = x + xp.matmul(attended, out.T)
-    gated = xp.matmul(_NORMED(xp, x, second), up.T)
+    gated = xp.matmul(NORMED(xp, x, second), up.T)
     gate, values = gated[:, : gated.shape[1] // 2], gated[:, gated.shape[1] // 2 :]
     return x + xp.matmul(gate / (1 + xp.exp(-gate)) * values, down.T)
 

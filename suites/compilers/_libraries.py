@@ -94,6 +94,12 @@ def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, bool
     return _by_torch(bench, problem, torch, function, _INDUCTOR)
 
 
+def start_inductor(bench: gb.Bench) -> None:
+    """Compile a small function, so that what torch's compiler starts once a process is over."""
+    torch = with_compiler(bench)
+    torch.compile(torch.sin)(torch.ones(64, device="cuda" if bench.traits.is_gpu else "cpu"))
+
+
 def varied_inductor(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:
     """Return one function, compiled by torch, for problems whose rows have different lengths."""
     torch = with_compiler(bench)
@@ -156,7 +162,7 @@ def build_jax(bench: gb.Bench, problem: Problem) -> Built:
     """Return `problem`'s operator as XLA compiles it at its first call, on inputs that JAX shares by DLPack.
 
     On a GPU XLA queues its work on its own stream, which only the host's clock times, and the result has a `wait`."""
-    jax, is_beside = _jax(bench), bench.traits.is_gpu
+    jax, is_beside = jax_of(bench), bench.traits.is_gpu
     compiled = jax.jit(_jax_function(jax, problem))
 
     def function(*inputs: Any) -> Any:
@@ -170,7 +176,7 @@ def build_jax(bench: gb.Bench, problem: Problem) -> Built:
     return expression.built(f"JAX {jax.__version__}", "as XLA computes: float32 within a kernel", wait=wait)
 
 
-def _jax(bench: gb.Bench) -> Any:
+def jax_of(bench: gb.Bench) -> Any:
     """Return the module jax, which takes device memory as it needs it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:

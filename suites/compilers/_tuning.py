@@ -5,18 +5,15 @@ steps from each kernel's best settings (coordinate descent). On the host it is T
 (Shao et al., NeurIPS 2022) with growing numbers of trials."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from gpubench.api import suite as gb
 
 from . import _by_tvm, _libraries
 from ._build import Caches, measured_before, with_environment
-from ._cases import dtype_of, in_full, task_of
+from ._cases import in_full, task_of
 from ._operators import Problem
 from ._products import ProductProblem
-from ._providers import Built
 
 _INDUCTOR: dict[str, dict[str, bool]] = {
     "inductor": {},
@@ -33,43 +30,33 @@ topic = gb.Topic(
 )
 
 
-def _runtime(params: Mapping[str, Any]) -> str:
-    return "torch" if params["by"] in _INDUCTOR else "tvm"
-
-
 @topic.case(
     op=lambda target: ("softmax", "rmsnorm", "swiglu") if target.is_host else ("softmax", "rmsnorm", "gemm_gelu"),
     by=lambda target: tuple(_TRIALS if target.is_host else _INDUCTOR),
     when=in_full,
-    runtime=_runtime,
+    runtime=lambda params: "torch" if params["by"] in _INDUCTOR else "tvm",
 )
 def tuning(bench: gb.Bench, op: str, by: str) -> gb.Task:
     """An operator after tuning: its rate, and as `tuning` the seconds of tuning and compiling, with empty caches.
 
     `by` names the tuner and its effort: for Inductor none, max-autotune, and also coordinate descent; for TVM the
     number of MetaSchedule's trials. Each pays off against the tuner's own code without tuning."""
-    dtype = dtype_of(not bench.traits.is_gpu)
-    rows = 32768 if bench.traits.is_gpu else 2048
+    dtype, rows, cols = ("float16", 32768, 4096) if bench.traits.is_gpu else ("float32", 2048, 1024)
     problem: Problem = (
-        ProductProblem(bench, 4096, 14336, 4096, dtype)
-        if op == "gemm_gelu"
-        else Problem(bench, op, rows, 4096 if bench.traits.is_gpu else 1024, dtype)
+        ProductProblem(bench, 4096, 14336, 4096, dtype) if op == "gemm_gelu" else Problem(bench, op, rows, cols, dtype)
     )
     problem.expected()  # draws the inputs, which is no part of tuning
+    if by in _INDUCTOR:
+        _libraries.start_inductor(bench)
     with Caches() as caches, with_environment(caches.environment):
         begun = time.perf_counter()
-        built = _built(bench, problem, by)
+        if by in _INDUCTOR:
+            built = _libraries.build_inductor(bench, problem, _INDUCTOR[by])
+        else:
+            built = _by_tvm.build(bench, problem, _TRIALS[by])
         built.call()
         bench.device.synchronize()
         seconds = time.perf_counter() - begun
         task = task_of(bench, problem, by, built)
-    own = "inductor" if by in _INDUCTOR else "tvm"
     stages = {**task.stages, "tuning": measured_before([seconds])}
-    return replace(task, stages=stages, notes={**task.notes, "eager": own})
-
-
-def _built(bench: gb.Bench, problem: Problem, by: str) -> Built:
-    """Return the operator as the tuner builds it, not yet called."""
-    if by in _INDUCTOR:
-        return _libraries.build_inductor(bench, problem, _INDUCTOR[by])
-    return _by_tvm.build(bench, problem, _TRIALS[by])
+    return replace(task, stages=stages, notes={**task.notes, "eager": "inductor" if by in _INDUCTOR else "tvm"})

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 import socket
-import struct
 import sys
 import tempfile
 import threading
@@ -26,8 +25,9 @@ from gpubench.api import suite as gb
 from .. import _between, _files
 from .._checks import in_turn
 from . import _codecs, _corpora, _message
-from ._message import Chain, Coder, InFlight, Link, Message, Ring, Schedule, Timed, Transfers
+from ._message import Chain, InFlight, Link, Message, Ring, Schedule, Timed, Transfers
 from ._roundtrip import MIB
+from ._shared import WORDS_BYTES, SharedMemory, StreamWords, hang_up, hear, receive_into, tell
 
 topic = gb.Topic()
 
@@ -45,7 +45,6 @@ _END_S = 10.0  # time limit for the processes to end by themselves
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 _PAGE_BYTES = 4096
-_NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
 
 
@@ -88,6 +87,8 @@ _LINKS = {
         _Sent(1024, 256, 4),
         _Sent(16, 1, 2, ("lz4",)),
     ),
+    "peer-words": _Row("the same, handed over by words that the GPUs' streams write and await", _Sent(4096, 64, 4)),
+    "process-words": _Row("the same on one GPU, with words that streams write and await", _Sent(1024, 256, 4)),
     "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
     "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
@@ -127,6 +128,8 @@ def _axes(file: str = "") -> dict[str, Any]:
         is_usual = (block, flight) == (sent.block * MIB, sent.depth)
         if target.tier != "full":
             return is_usual and params["codec"] in sent.codecs
+        if str(params.get("link")).endswith("words"):
+            return is_usual and params["corpus"] == _SENT_CORPORA[0]
         is_compared = params["corpus"] == _SENT_CORPORA[0] and params["codec"] in _COMPARED[target.is_host]
         return is_usual or is_compared
 
@@ -141,8 +144,8 @@ def _axes(file: str = "") -> dict[str, Any]:
 
 
 @topic.case(
-    ranks=lambda params: 2 if params["link"] in ("process", "peer") else 1,
-    devices=lambda params: 2 if params["link"] == "peer" else 1,
+    ranks=lambda params: 2 if str(params["link"]).startswith(("process", "peer")) else 1,
+    devices=lambda params: 2 if str(params["link"]).startswith("peer") else 1,
     link=lambda target: tuple(_sent(target, "")),
     **_axes(),
 )
@@ -154,7 +157,7 @@ def send(
     The stage `overlapped` keeps `flight` blocks of `block_bytes` in flight, `staged` one at a time, and `raw` sends the
     uncompressed bytes. `compress` and `decompress` are the two halves alone. A half that works before or after the
     timed transfer is not measured. Raises Skip if the codec or the link is unavailable."""
-    build = {"mpi": over_mpi, "process": between_processes, "peer": between_processes}.get(link, in_this_process)
+    build = {"mpi": over_mpi}.get(link, between_processes if link.startswith(("process", "peer")) else in_this_process)
     return build(bench, link, Message.drawn(bench, corpus, codec, size_bytes, block_bytes), codec, flight)
 
 
@@ -230,23 +233,34 @@ def in_this_process(bench: gb.Bench, link: str, message: Message, codec: str, de
 def between_processes(bench: gb.Bench, link: str, message: Message, _: str, depth: int) -> gb.Task:
     """Return this rank's part of the task of a message to another process, through memory that rank 0 shares.
 
-    Rank 0 encodes, and rank 1 copies out and decodes. `link` is `process` (both ranks use one device) or `peer`."""
+    Rank 0 encodes, and rank 1 copies out and decodes. A `link` that begins with `peer` has two devices."""
     _between.need_shared_gpu(bench)
     total, step = message.source.size, _codecs.aligned(message.max_packed_bytes)
-    nbytes = _codecs.aligned(total) + depth * step
-    own = bench.device.share(nbytes) if bench.rank == 0 else None
-    handle = bench.exchange(own.handle if own else b"")[0]
-    shared = own or _between.open_shared(bench, handle, nbytes)
+    words_bytes = WORDS_BYTES if link.endswith("words") else 0
+    first = _codecs.aligned(total)
+    sizes = first + depth * step + words_bytes, words_bytes
+    own = bench.device.share(sizes[bench.rank]) if sizes[bench.rank] else None
+    if own and words_bytes:
+        own.array[-words_bytes:].fill(0)
+        bench.device.synchronize()
+    handle = bench.exchange(own.handle if own else b"")[1 - bench.rank]
+    other = _between.open_shared(bench, handle, sizes[1 - bench.rank]) if handle else None
+    memories = (own, other) if bench.rank == 0 else (other, own)
+    memory = memories[0].array  # type: ignore[union-attr]
+    rooms = memory[first : first + depth * step].reshape(depth, step)
     (wire,) = bench.sockets()
     wire.settimeout(_PATIENCE_S)
-    if own:
-        rooms = list(own.array[nbytes - depth * step :].reshape(depth, step))
-        bench.device.copy(own.array[:total], message.source)
+    if bench.rank == 0:
+        bench.device.copy(memory[:total], message.source)
         bench.device.synchronize()
-        message = replace(message, source=own.array[:total], rooms=rooms)
+        message = replace(message, source=memory[:total], rooms=list(rooms))
 
     transfers = Transfers(message, depth, bench.rank)
-    transfers.over(*(SharedMemory(bench, wire, shared.array, depth, is_reused) for is_reused in (True, False)))
+    coded, raw = (SharedMemory(bench, wire, memory, depth, is_reused) for is_reused in (True, False))
+    if words_bytes:
+        free, ready = (_codecs.address(end.array[-words_bytes:]) for end in memories if end)
+        coded = StreamWords(bench, wire, rooms, ready, free)
+    transfers.over(coded, raw)
 
     def send(name: str) -> float:
         """Return the seconds at rank 0 for the encoder alone, else at rank 1."""
@@ -256,17 +270,17 @@ def between_processes(bench: gb.Bench, link: str, message: Message, _: str, dept
         transfers.close()
         hang_up(wire)
         wire.close()
-        if not own:
+        if other:
             # a failed thread may still use the memory; it is unmapped when the process ends
             with contextlib.suppress(BufferError):
-                shared.close()
+                other.close()
 
-    path = "peer" if link == "peer" else "same"
-    ends = "apart" if link == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
+    path = "peer" if link.startswith("peer") else "same"
+    ends = "apart" if path == "peer" else "shared" if bench.traits.is_gpu else host_payers(depth)
     notes = {**_between.notes(bench, path), "link": _LINKS[link].description, "ends": ends}
     task = _task(message, send, list(transfers.ways), transfers.sent_bytes, notes=notes, close=close)
     task = replace(task, labels=_between.labels(bench, path), release=own.close if own else lambda: None)
-    return replace(task, check=dict) if own else task  # rank 1 has compared each message when it was timed
+    return task if bench.rank else replace(task, check=dict)  # rank 1 has compared each message when it was timed
 
 
 def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: int) -> gb.Task:
@@ -350,35 +364,6 @@ class Loopback(Link):
         self._receiving.close()
 
 
-def tell(connection: socket.socket, index: int = 0, place: int = 0, size: int = 0) -> None:
-    """Announce a block: its index, its offset in shared memory and its size; raises OSError if the other side ended."""
-    connection.sendall(_NOTICE.pack(index, place, size))
-
-
-def hear(connection: socket.socket) -> Any:
-    """Return the three numbers of the next announcement; raises StoppedError as `receive_into`."""
-    return _NOTICE.unpack(receive_into(connection, bytearray(_NOTICE.size)))
-
-
-def receive_into(connection: socket.socket, target: Any) -> Any:
-    """Fill the buffer `target` from a socket, and return it.
-
-    Raises StoppedError if the sender has ended, and TimeoutError if a socket with a timeout brings nothing so long."""
-    missing = memoryview(target)
-    while missing:
-        count = connection.recv_into(missing, 0, socket.MSG_WAITALL)
-        if not count:
-            raise _message.StoppedError("the sender has ended in the middle of a message")
-        missing = missing[count:]
-    return target
-
-
-def hang_up(connection: socket.socket) -> None:
-    """End the connection for both sides; do nothing if it has ended."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
 class FileLink(Link):
     """A link that writes blocks into one file in any order; the message is complete when fsync has returned.
 
@@ -430,69 +415,6 @@ class FileLink(Link):
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-class SharedMemory(Link):
-    """A rank's half of a link through memory that both ranks see, in which the blocks of rank 0 lie.
-
-    Rank 0 announces over the socket `wire` where each block lies, in order, and rank 1 copies it out. If buffers are
-    reused (`is_reused`), it then confirms the slot; raw blocks stay in their places."""
-
-    schedule: Schedule = "a thread per part"
-
-    def __init__(self, bench: gb.Bench, wire: socket.socket, memory: Any, depth: int, is_reused: bool) -> None:
-        self._bench, self._wire, self._memory, self._is_reused = bench, wire, memory, is_reused
-        self._unread, self._answers = set[int](), threading.Lock()  # slots whose blocks rank 1 has not confirmed
-        self._copied = [bench.xp.cuda.Event() for _ in range(depth)] if bench.traits.is_gpu else []
-
-    def meet(self) -> float:
-        """Return the time at which rank 1 requests the message, or at rank 0, when the request has arrived."""
-        if self._bench.rank == 0:
-            hear(self._wire)
-        start = time.perf_counter()
-        if self._bench.rank == 1:
-            tell(self._wire)
-        return start
-
-    def _reserve(self, slot: int) -> None:
-        """Wait until rank 1 has confirmed the block in the buffer of this slot; a free buffer needs no wait."""
-        with self._answers:
-            while slot in self._unread:
-                self._unread.discard(hear(self._wire)[0])
-
-    def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
-        self._reserve(block.slot)
-        yield from super().sending(encoder, block, turns)
-
-    def send(self, block: InFlight, packed: Any) -> None:
-        if self._is_reused:
-            self._unread.add(block.slot)
-        tell(self._wire, block.index, _codecs.address(packed) - _codecs.address(self._memory), packed.size)
-
-    def finish(self) -> None:
-        """Wait at rank 0 until rank 1 has confirmed every block."""
-        for slot in list(self._unread):
-            self._reserve(slot)
-
-    def receiving(self, decoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
-        """Raises WrongAnswer if another block is announced, or bytes that do not fit into the room or the memory."""
-        room = decoder.room(block)
-        index, place, size = turns.passing(block.slot, hear, self._wire)
-        inside = index == block.index and size <= room.size and place + size <= self._memory.size
-        gb.expect(inside, f"rank 0 announced {size} bytes of block {index} at {place} instead of block {block.index}")
-        arrived = _message.queue_copy(self._bench, room, self._memory[place : place + size])
-        if self._copied:
-            self._copied[block.slot].record()
-        yield
-        if self._is_reused:
-            if self._copied:
-                self._copied[block.slot].synchronize()
-            with self._answers:
-                tell(self._wire, block.slot)
-        decoder.decode(block, arrived)
-
-    def stop(self) -> None:
-        hang_up(self._wire)
 
 
 class MpiRank:

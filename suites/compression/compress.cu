@@ -52,3 +52,21 @@ extern "C" __global__ void unpack(const u64* packed, u64 bytes, u32 count, u64* 
         pointers[chunk] = (u64)packed + (inside ? offset : 0);
     }
 }
+
+// Takes a packed block of at most `bytes` bytes out of the memory of another device. Its table says where its last chunk
+// ends; a damaged one takes too little or all of the room. Both arrays are aligned to lines.
+#define LOADS 4  // in flight per thread
+extern "C" __global__ void take(const uint4* packed, u32 count, u64 bytes, uint4* room) {
+    const u64* table = (const u64*)packed;
+    u64 lines = table[count - 1] / LINE + lines_of(table[2 * count - 1]);
+    lines = lines < bytes / LINE ? lines : bytes / LINE;
+    for (u64 line = gb_thread(); line < lines; line += LOADS * gb_threads()) {
+        uint4 v[LOADS];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k)
+            if (line + k * gb_threads() < lines) v[k] = packed[line + k * gb_threads()];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k)
+            if (line + k * gb_threads() < lines) room[line + k * gb_threads()] = v[k];
+    }
+}

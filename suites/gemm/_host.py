@@ -103,6 +103,6 @@ def host_gemv(bench: gb.Bench, rows: int, cols: int) -> gb.Task:
 
     calls = [functools.partial(np.matmul, copy, x, out=y) for copy in copies]
     moved, inputs = 4.0 * (rows * cols + rows + cols), flipping(x, reference)
-    stage = rotated(calls, moved, 2.0 * rows * cols, outputs=(y,), inputs=inputs)
+    stage = rotated(calls, copies, moved, 2.0 * rows * cols, outputs=(y,), inputs=inputs)
     notes = {**_notes(), **rotation_notes(rows, cols, copies)}
     return gb.Task.of(stage, check=check, notes=notes)

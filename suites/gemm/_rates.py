@@ -9,14 +9,15 @@ from gpubench.api import suite as gb
 
 from .._matrix.data import Operands
 from .._matrix.formats import HALF_SUMS, PRECISIONS, Shape
-from .._matrix.product import FAST, HALVES, on_nvidia, precision_of, product
+from .._matrix.product import FAST, HALVES, on_nvidia, precision_of, product, with_counted_clock
 from .._matrix.rotation import copies_of, rotated, rotation_notes
 from .._matrix.vendor import vendor
 from .._models import MODELS
 from ._host import host_product
+from ._scaled import MICRO, micro_product
 
 _CUBE = "8192x8192x8192"
-_STEADY = {"smoke": gb.Effort.sustained(0.6), "full": gb.Effort.sustained(2.6)}
+_STEADY = {"smoke": gb.Effort.sustained(0.6), "full": gb.Effort.sustained(1.5)}
 _SUSTAINED = gb.Effort.sustained(2.0)  # a power cap changes the clock about every 50 ms, so this sees 40 levels
 _BURST = 8  # products in a row: about 5 ms of 8192³, a fraction of the time in which a power cap acts
 _REST_S = 0.03
@@ -37,7 +38,9 @@ topic = gb.Topic(
 
 def _precisions(target: gb.Target) -> tuple[str, ...]:
     """Return the points of the axis `dtype`: the host's types, or on a GPU all, of which some are skipped."""
-    return target.device.dtypes if target.is_host else tuple(PRECISIONS)
+    if target.is_host:
+        return target.device.dtypes
+    return (*PRECISIONS, *(MICRO if on_nvidia(target) else ()))
 
 
 def _sizes(target: gb.Target) -> Any:
@@ -46,31 +49,37 @@ def _sizes(target: gb.Target) -> Any:
     return gb.points(smoke=(1024,), quick=(1024, 2048, 4096, 8192), full=gb.powers_of_two(8, 14))
 
 
-_QUICK = {  # the precisions for each size in the quick tier; 2048 has all of them
+_QUICK = {  # the precisions for each size in the quick tier
     1024: (),
+    2048: tuple(PRECISIONS),
     4096: (),
-    8192: ("tf32", "bfloat16", "float8_e4m3"),
+    8192: ("tf32", "bfloat16", "float8_e4m3", *MICRO),  # small products do not fill the units of four bits
 }
 
 
 def _in_tier(target: gb.Target, params: Mapping[str, Any]) -> bool:
     """Return whether a point is measured: on a GPU quick has only some precisions at each size, as _QUICK says."""
-    return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK.get(params["n"], (params["dtype"],))
+    return target.is_host or target.tier != "quick" or params["dtype"] in _QUICK[params["n"]]
 
 
 # The headline is the largest size at which an H200 stays below its power cap. At larger sizes the rate depends on the
 # clock that the cap allows, which differs by 2 % between processes.
 @topic.case(version=2, dtype=_precisions, n=_sizes, where=_in_tier, headline={"dtype": "bfloat16", "n": 2048})
 def square(bench: gb.Bench, dtype: str, n: int) -> gb.Task:
-    """Throughput of C = A·B of N×N matrices: 2·N³ operations; 8-bit formats have B transposed."""
+    """Throughput of C = A·B of N×N matrices: 2·N³ operations; formats of at most 8 bits have B transposed.
+
+    `mxfp8` has a power of two for 32 elements along K, `nvfp4` four bits and a scale for 16 elements (Blackwell)."""
+    if dtype in MICRO:
+        return micro_product(bench, dtype, n, gb.POINT if n <= 2048 else gb.TIER)
     precision = precision_of(bench, dtype)
     shape = Shape(n, n, n, precision.order)
     if not bench.traits.is_gpu:
         return host_product(bench, precision, shape)
     if n < 2048 or (n == 2048 and dtype != "bfloat16"):  # below the power cap, and not the headline
         return product(bench, precision, shape, effort=gb.POINT)
-    is_key = n == 8192 and dtype in ("bfloat16", "float8_e4m3") and bench.target.tier == "quick"
-    return product(bench, precision, shape, effort=_SUSTAINED if is_key else gb.TIER)
+    if n == 8192 and (bench.target.tier == "full" or dtype in ("bfloat16", "float8_e4m3")):
+        return product(bench, precision, shape, effort=_SUSTAINED)
+    return product(bench, precision, shape)
 
 
 @topic.case(
@@ -85,12 +94,20 @@ def accumulate(bench: gb.Bench, sums: str, n: int) -> gb.Task:
 
 
 _DATA = gb.points((), ("normal",), ("normal", "uniform", "constant", "zeros"))
+_BY_DATA = gb.points(("bfloat16",), full=(*FAST, "float64"))
 
 
-@topic.case(data=_DATA, dtype=gb.points(("bfloat16",), full=HALVES), n=gb.points((8192,), (1024,)), when=on_nvidia)
+def _data_points(_: gb.Target, params: Mapping[str, Any]) -> bool:
+    return params["dtype"] in HALVES or params["data"] in ("normal", "zeros")
+
+
+@topic.case(version=2, data=_DATA, dtype=_BY_DATA, n=gb.points((8192,), (1024,)), when=on_nvidia, where=_data_points)
 def data(bench: gb.Bench, data: str, dtype: str, n: int) -> gb.Task:
-    """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations."""
-    return product(bench, precision_of(bench, dtype), Shape(n, n, n), data=data, effort=_STEADY[bench.target.tier])
+    """Throughput of a product of N×N matrices by their data, long enough to change power and clock: 2·N³ operations.
+
+    `clock` is the mean clock during the products as the SMs count it, below the driver's under load."""
+    precision, effort = precision_of(bench, dtype), _STEADY[bench.target.tier]
+    return product(bench, precision, Shape(n, n, n, precision.order), data=data, effort=effort, counted=True)
 
 
 def _burst_shapes(target: gb.Target) -> Any:
@@ -107,7 +124,9 @@ def _burst_points(target: gb.Target, params: Mapping[str, Any]) -> bool:
 
 @topic.case(dtype=gb.points(FAST, HALVES[:1]), shape=_burst_shapes, when=on_nvidia, where=_burst_points)
 def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
-    """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each."""
+    """Throughput of products for milliseconds after a rest, before the power cap acts: 2·M·N·K operations each.
+
+    `clock` is as in `data`."""
     precision = precision_of(bench, dtype)
     operands = Operands(bench, precision, Shape.parsed(shape, precision.order))
     by_vendor = vendor(bench, operands.product)
@@ -119,7 +138,7 @@ def burst(bench: gb.Bench, dtype: str, shape: str) -> gb.Task:
     effort, work = gb.Effort.sustained(_BURSTS_S), operands.work(_BURST)
     stage = replace(operands.stage(products, effort), work=work, max_calls=1, rest_s=_REST_S)
     notes = {**by_vendor.notes, "burst": f"{_BURST} products after {_REST_S} s of rest", **operands.notes}
-    return gb.Task.of(stage, check=operands.check, notes=notes)
+    return gb.Task.of(with_counted_clock(bench, stage), check=operands.check, notes=notes)
 
 
 @topic.case(dtype=FAST, n=gb.points((), full=(8192,)), when=on_nvidia)
@@ -150,6 +169,6 @@ def layer(bench: gb.Bench, model: str, layer: str, tokens: int, dtype: str) -> g
     copies = copies_of(bench, operands.b)
     products = [vendor(bench, replace(operands.product, b=copy)) for copy in copies]
     calls = [by_vendor.call for by_vendor in products]
-    stage = rotated(calls, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
+    stage = rotated(calls, copies, shape.moved(precision), shape.flops, outputs=(operands.c,), inputs=operands.redraw)
     notes = {**products[0].notes, **rotation_notes(matrix.rows, matrix.cols, copies)}
     return gb.Task.of(stage, check=operands.check, notes=notes)

@@ -1,7 +1,7 @@
 """Measure FP8 and FP4 products by cuBLASLt whose operands have scales for parts of their rows.
 
 A value is its bits times the scale of its part. The parts are 16, 32 or 128 elements along K of one row, 128 × 128
-blocks, or whole rows. No GPU with scales for 16 or 32 elements has run this."""
+blocks, or whole rows. MXFP8 and NVFP4, of 32 and 16 elements, are types of `square`; no GPU has run them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ _PART = 128  # one scale covers this many elements along K, and this many rows i
 _STRIDE = 4  # scales of a row of blocks begin at a multiple of this number
 _LOW, _HIGH = 0.5, 2.0
 
-topic = gb.Topic(views=[gb.View("bars", "Scaled FP8 and FP4 GEMM throughput by format", ("scaled",))])
+topic = gb.Topic(views=[gb.View("bars", "Scaled FP8 GEMM throughput by format", ("scaled",))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ FORMATS_OF: dict[str, tuple[ScaleFormat, ScaleFormat]] = {
     "mxfp8": (MX, MX),
     "nvfp4": (NV, NV),
 }
-MICRO = ("mxfp8", "nvfp4")
+MICRO = ("mxfp8", "nvfp4")  # types of `square` on Blackwell
 # The values of the codes of E2M1 (OCP Microscaling Formats, 2023, table 5); the fourth bit is the sign.
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 _EMULATED = 32  # random rows and columns that the host computes from the bytes that the library was given
@@ -194,28 +194,37 @@ class FourBitOperands(ScaledOperands):
 
 
 @topic.case(
-    format=gb.points(("block128",), full=tuple(FORMATS_OF)),
+    format=gb.points(("block128",), full=tuple(name for name in FORMATS_OF if name not in MICRO)),
     n=gb.points((4096,), (1024,), (2048, 4096, 8192)),
     when=on_nvidia,
 )
 def scaled(bench: gb.Bench, format: str, n: int) -> gb.Task:  # noqa: A002 - the name of the axis
-    """Throughput of C = A·B of N×N matrices in FP8 or FP4 with scales, B transposed: 2·N³ operations, scaling excluded.
+    """Throughput of C = A·B of N×N matrices in float8_e4m3 with scales, B transposed: 2·N³ operations.
 
-    `mxfp8` has a power of two for 32 elements along K, `nvfp4` four bits and a scale for 16 elements (Blackwell).
-    `of dense` is the rate as a share of the same product in FP8 without scales. Raises Skip if cuBLASLt does not
-    support the scales."""
-    if format in MICRO and "block_scales" not in bench.traits.features:
-        raise gb.Skip(f"{format} needs the block scales of sm_100 or newer, not {bench.traits.arch}")
+    `of dense` is the rate as a share of the same product without scales. Raises Skip if cuBLASLt does not support the
+    scales. `square` measures MXFP8 and NVFP4."""
+    precision = precision_of(bench, "float8_e4m3")
+    operands = ScaledOperands(bench, precision, Shape(n, n, n, precision.order), format)
+    task = _task(bench, operands, format, gb.POINT)
+    plain = MatrixProduct(precision, operands.shape, operands.a, operands.b, bench.xp.empty_like(operands.c))
+    stage = task.stages[""]
+    probe = share_of_dense(bench, stage.call, heuristics(bench, plain, 1)[0].call)
+    return replace(task, stages={"": replace(stage, probe=probe)})
+
+
+def micro_product(bench: gb.Bench, dtype: str, n: int, effort: Any) -> gb.Task:
+    """Return the product of N×N matrices of a type in MICRO as a task; raises Skip if GPU or cuBLASLt lack it."""
+    if "block_scales" not in bench.traits.features:
+        raise gb.Skip(f"{dtype} needs the block scales of sm_100 or newer, not {bench.traits.arch}")
     precision = precision_of(bench, "float8_e4m3")
     shape = Shape(n, n, n, precision.order)
-    operands = FourBitOperands(bench, shape) if format == "nvfp4" else ScaledOperands(bench, precision, shape, format)
+    operands = FourBitOperands(bench, shape) if dtype == "nvfp4" else ScaledOperands(bench, precision, shape, dtype)
+    return _task(bench, operands, dtype, effort)
+
+
+def _task(bench: gb.Bench, operands: ScaledOperands, name: str, effort: Any) -> gb.Task:
     proposals = heuristics(bench, operands.product, 1)
     if not proposals:
-        raise gb.Skip(f"cuBLASLt has no algorithm for products with scales by {format} on {bench.traits.arch}")
-    eight = MatrixProduct(precision, shape, operands.a, operands.b, bench.xp.empty_like(operands.c))
-    dense = heuristics(bench, eight, 1)[0]
-    probe = share_of_dense(bench, proposals[0].call, dense.call)
-    stage = replace(operands.stage(proposals[0].call, gb.POINT), probe=probe)
-    modes = " and ".join(operands.scales.modes)
-    notes = {**proposals[0].notes, "scales of A and B": modes, **operands.notes}
-    return gb.Task.of(stage, check=operands.check, notes=notes)
+        raise gb.Skip(f"cuBLASLt has no algorithm for products with scales by {name} on {bench.traits.arch}")
+    notes = {**proposals[0].notes, "scales of A and B": " and ".join(operands.scales.modes), **operands.notes}
+    return gb.Task.of(operands.stage(proposals[0].call, effort), check=operands.check, notes=notes)

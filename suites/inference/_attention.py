@@ -381,6 +381,7 @@ class DecodeAttention:
         calls, shape = self.calls(), self._shape
         rest: dict[str, Any] = {"effort": gb.POINT, "outputs": self.outputs, "inputs": self.redraw, "item": "token"}
         rest["quantity"] = "items" if self._prefix else "moved"
+        rest["buffers"] = [copy.keys for copy in self.caches]
         stage = gb.Stage(calls[0], self.work, limit="dram", modes=(), rotation=calls, **rest)
         plan = shape.plan(self._bench.device.device.units, self._lengths)
         layout = f"pages of {shape.page} tokens" if shape.page else "contiguous"

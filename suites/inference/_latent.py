@@ -180,6 +180,7 @@ class LatentAttention:
         """Return the attention over each copy in turn as a task that is judged by its operations."""
         calls = self.calls()
         rest: dict[str, Any] = {"effort": gb.POINT, "outputs": self.outs, "inputs": flipping(self.queries)}
+        rest["buffers"] = self.caches
         stage = gb.Stage(calls[0], self.work, "flops", "tensor.float16", modes=(), rotation=calls, **rest)
         notes = {
             "library": f"{self._library}, {self._parts} parts of a sequence",

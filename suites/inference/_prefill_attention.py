@@ -176,12 +176,15 @@ def flash(queries, keys, values, out, tokens, heads, group, DIM, ROWS, COLS) -> 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A library's attention of a prompt: the call, its poison, and its results as flat (token, head, dim) halves."""
+    """A library's attention of a prompt: the call, its results as flat (token, head, dim) halves, and its outputs.
+
+    `poison` overwrites results in memory that the library allocates."""
 
     call: Callable[[], None]
-    poison: Callable[[], None]
     results: Callable[[], Any]
     library: str  # the library and its version
+    outputs: tuple[Any, ...] = ()
+    poison: Callable[[], None] = lambda: None
 
 
 class Flash:
@@ -218,8 +221,8 @@ def _own(of: Callable[[gb.Bench, PromptShape], Flash | Unfused]) -> Callable[[gb
 
     def build(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
         attention, out = of(bench, shape), bench.xp.empty(shape.size, "uint16")
-        poison = partial(bench.poison, out, *attention.outputs)
-        return Provider(in_turn(*attention.calls(prompt, out)), poison, lambda: out, attention.library)
+        outputs = (out, *attention.outputs)
+        return Provider(in_turn(*attention.calls(prompt, out)), lambda: out, attention.library, outputs)
 
     return build
 
@@ -251,7 +254,8 @@ def _torch_attention(bench: gb.Bench, shape: PromptShape, prompt: Prompt, backen
     def results() -> Any:
         return xp.ascontiguousarray(xp.from_dlpack(outputs[0])[0].swapaxes(0, 1)).view("uint16").ravel()
 
-    return Provider(call, poison, results, f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    library = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    return Provider(call, results, library, poison=poison)
 
 
 def _cudnn(bench: gb.Bench, shape: PromptShape, prompt: Prompt) -> Provider:
@@ -329,7 +333,8 @@ class PrefillAttention:
         """Return the attention as a task that is judged by the operations that count."""
         call, data = self.provider.call, "seeded, N(0, 1); operations count the pairs that a token attends to"
         work, inputs = self._shape.work, flipping(self.prompt.queries)
-        stage = gb.Stage(call, work, "flops", "tensor.float16", max_calls=16, effort=gb.POINT, inputs=inputs)
+        rest: Any = {"max_calls": 16, "effort": gb.POINT, "inputs": inputs, "outputs": self.provider.outputs}
+        stage = gb.Stage(call, work, "flops", "tensor.float16", **rest)
         notes = {"library": self.provider.library, "data": data}
         return gb.Task.of(stage, check=self.check, poison=self.provider.poison, notes=notes)
 
@@ -339,8 +344,8 @@ class PrefillAttention:
     heads=(32,),
     kv_heads=(8,),
     dim=(128,),
-    # In the quick tier, loading the libraries takes longer than everything else.
-    by=gb.points(("unfused",), full=tuple(PROVIDERS)),
+    # In the quick tier the two that a prefill takes: loading further libraries takes longer than everything else.
+    by=gb.points(("triton", "unfused"), ("unfused",), tuple(PROVIDERS)),
     when=gb.on_gpu,
     runtime=lambda params: "torch" if params["by"] in ("torch", "cudnn") else "",
     headline={"tokens": 2048, "by": "unfused"},

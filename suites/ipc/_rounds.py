@@ -1,6 +1,6 @@
 """Define rounds of a signal or a barrier between ranks, which time themselves: one sample per round."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpubench.api import suite as gb
 
@@ -11,6 +11,7 @@ class Rounds:
     """Rounds of signals that a rank makes together with the other ranks; `notes` say by which means."""
 
     notes: Mapping[str, str] = {}
+    redraw: Callable[[], None] | None = None  # as `inputs` of a Stage
 
     def seconds(self) -> list[float]:
         """Make a fixed number of rounds and return the seconds of each but the first; every rank must call it.
@@ -32,7 +33,8 @@ class Rounds:
         """Return the task of these rounds, in seconds per item; a round counts as `items` items.
 
         `notes` are added to the notes of the rounds; the task has the `labels`."""
-        stage = gb.Stage(self.seconds, gb.Work(items=items), "item", clock="self", effort=gb.POINT.with_tail(_TAIL))
+        how: gb.Effort = gb.POINT.with_tail(_TAIL)
+        stage = gb.Stage(self.seconds, gb.Work(items=items), "item", clock="self", effort=how, inputs=self.redraw)
         all_notes = {**self.notes, **(notes or {})}
         return gb.Task.of(
             stage, check=self.check, close=self.close, release=self.release, notes=all_notes, labels=labels

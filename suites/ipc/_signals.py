@@ -253,8 +253,8 @@ class StreamPingPong(Rounds):
     Both ranks must create it."""
 
     def __init__(self, bench: gb.Bench, means: str) -> None:
-        self._serves, self._rng = bench.rank == 0, bench.rng
-        self._questions, self._answers = b"", bytearray(_STREAM_ROUNDS)
+        self._serves, self._rng, self._exchange = bench.rank == 0, bench.rng, bench.exchange
+        self._questions, self._answers = bytes(_STREAM_ROUNDS), bytearray(_STREAM_ROUNDS)
         if means == "socket":
             self._reading = self._writing = bench.sockets()[0].detach()
             return
@@ -267,9 +267,8 @@ class StreamPingPong(Rounds):
     def seconds(self) -> list[float]:
         """Make 512 rounds and return the seconds of each but the first, by this rank's clock.
 
-        Rank 0 asks with random bytes, which rank 1 returns. Both ranks must call it."""
+        Rank 0 asks with its random bytes, which rank 1 returns. Both ranks must call it."""
         rounds = []
-        self._questions = self._rng.bytes(_STREAM_ROUNDS)
         last = time.perf_counter()
         for turn in range(_STREAM_ROUNDS):
             if self._serves:
@@ -283,9 +282,17 @@ class StreamPingPong(Rounds):
             last = now
         return rounds[1:]
 
+    def redraw(self) -> None:
+        """Draw other questions, which only rank 0 knows."""
+        if self._serves:
+            self._questions = self._rng.bytes(_STREAM_ROUNDS)
+
     def check(self) -> None:
-        """Raise WrongAnswer if rank 0 received another byte than it had sent."""
-        gb.expect(not self._serves or self._answers == self._questions, "an answer is not the byte that was sent")
+        """Raise WrongAnswer if a rank received another byte than rank 0 had sent; both ranks must call it."""
+        exchanged = self._exchange(self._questions + self._answers)
+        sent = exchanged[0][:_STREAM_ROUNDS]
+        wrong = sum(message[_STREAM_ROUNDS:] != sent for message in exchanged)
+        gb.expect(wrong == 0, f"{wrong} ranks received other bytes than rank 0 had sent")
 
     def close(self) -> None:
         for descriptor in {self._reading, self._writing}:

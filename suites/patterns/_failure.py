@@ -224,6 +224,7 @@ class MessageRing:
 def _die_in(ring: MessageRing, phase: str) -> NoReturn:
     """Take part in the work until the phase of this rank's death, and kill this process by SIGKILL."""
     if phase == "opening":
+        ring.board.meet()  # every rank has the handles of all
         die(ring.board)
     ring.open()
     ring.verify_round(ring.round)
@@ -268,6 +269,7 @@ class Survivor:
         ring, board = self._ring, self._ring.board
         try:
             if self._phase == "opening":
+                board.meet()
                 board.wait(lambda: False)
             ring.open()
             ring.verify_round(ring.round)

@@ -76,7 +76,7 @@ def product(bench: gb.Bench, dtype: str, size: int) -> gb.Task:
     return _Products(bench, dtype, size).task()
 
 
-@topic.case(when=gb.on_gpu, load=("constant", "pulse"), dtype=_burnt, size=_sizes)
+@topic.case(when=gb.on_gpu, load=gb.points(("constant",), full=("constant", "pulse")), dtype=_burnt, size=_sizes)
 def burn(bench: gb.Bench, load: str, dtype: str, size: int) -> gb.Task:
     """Throughput of such products while a kernel on 16 compute units compares memory and writes its inverse.
 

@@ -125,8 +125,8 @@ def chains_and_warps(chains: int, most: int) -> tuple[int, int]:
 
 
 def matrix_limit(dtype: str) -> str:
-    """Return the name of the peak of matrix products in the format `dtype`, such as `tensor.float16`."""
-    return f"tensor.{dtype.removesuffix('_e4m3')}"
+    """Return the name of the peak of matrix products in the format `dtype`, such as `tensor.float16`; "" for FP6."""
+    return "" if dtype.startswith("float6") else f"tensor.{dtype.partition('_')[0]}"
 
 
 def on_nvidia_gpu(target: gb.Target) -> bool:

@@ -19,7 +19,7 @@ _FULL = 16  # chains per scheduler: four warps with four each
 _CHAINS_A_WARP = 4
 _CYCLES = 32  # assumed cycles per step of a dependent chain, unless the instruction takes longer
 _MOST_SUMS = 64  # registers of a lane for sums on AMD, which has 128 with four waves on each SIMD unit
-_A, _B = 3, 5  # on AMD, whose layouts differ by instruction, all elements of A and of B have these values
+_A, _B = 3, 4  # on AMD, whose layouts differ by instruction, all elements of A and of B have these values
 
 topic = gb.Topic(
     views=[
@@ -60,6 +60,11 @@ class MatrixInstruction:
         """Operations of one instruction."""
         m, n, k = self.shape
         return 2.0 * m * n * k
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether this is an instruction of gfx950 for formats of 8, 6 and 4 bits, of which A and B have one each."""
+        return self.inputs == "_f8f6f4"
 
     @property
     def word_bytes(self) -> int:
@@ -107,6 +112,9 @@ MFMA = {
     **_forms("float16", "_f16", "m32n32k16 m16n16k32", rate=1024, since=_CDNA4),
     **_forms("bfloat16", "_bf16", "m32n32k16 m16n16k32", rate=1024, since=_CDNA4),
     **_forms("int8", "_i8", "m32n32k32 m16n16k64", sums="s32", rate=2048, since=_CDNA4),
+    **_forms("float8_e4m3", "_f8f6f4", "m32n32k64 m16n16k128", rate=2048, since=_CDNA4),
+    **_forms("float6_e2m3", "_f8f6f4", "m32n32k64 m16n16k128", rate=4096, since=_CDNA4),
+    **_forms("float4_e2m1", "_f8f6f4", "m32n32k64 m16n16k128", rate=4096, since=_CDNA4),
 }
 _AMD_INPUTS = {  # by format and elements of a lane: the type of an element, and of their vector
     ("float16", 4): ("_Float16", "gb_half4"),
@@ -118,7 +126,15 @@ _AMD_INPUTS = {  # by format and elements of a lane: the type of an element, and
     ("int8", 4): ("u8", "int"),
     ("int8", 8): ("u8", "long"),
     ("int8", 16): ("u8", "gb_int4"),
+    **{(dtype, 32): ("u32", "gb_int8") for dtype in ("float8_e4m3", "float6_e2m3", "float4_e2m1")},
 }
+# The number of a format in instructions of f8f6f4, its bits, and its codes of 3, 4 and −4 (CDNA 4 ISA, "MFMA").
+_NARROW = {
+    "float8_e4m3": (0, 8, (0x44, 0x48, 0xC8)),
+    "float6_e2m3": (2, 6, (0x14, 0x18, 0x38)),
+    "float4_e2m1": (4, 4, (0x5, 0x6, 0xE)),
+}
+_NARROW_WORDS = 8  # registers of 32 bits for 32 elements of a lane; formats of fewer bits use the first ones
 _SUM_VECTORS = {
     ("f32", 4): "gb_float4",
     ("f32", 16): "gb_float16",
@@ -126,8 +142,8 @@ _SUM_VECTORS = {
     ("s32", 4): "gb_int4",
     ("s32", 16): "gb_int16",
 }
-# The codes of 3, 5 and −5 in E4M3: of the OCP with the bias 7, and of CDNA 3 with the bias 8.
-_OCP_FLOAT8, _CDNA3_FLOAT8 = {3: 0x44, 5: 0x4A, -5: 0xCA}, {3: 0x4C, 5: 0x52, -5: 0xD2}
+# The codes of 3, 4 and −4 in E4M3: of the OCP with the bias 7, and of CDNA 3 with the bias 8.
+_OCP_FLOAT8, _CDNA3_FLOAT8 = {3: 0x44, 4: 0x48, -4: 0xC8}, {3: 0x4C, 4: 0x50, -4: 0xD0}
 _WORDS = {"f32": "float", "f64": "double", "f16": "u32", "s32": "u32"}
 
 
@@ -154,8 +170,11 @@ def amd_defines(form: MatrixInstruction) -> dict[str, str | int]:
     count = m * k // 64
     element, vector = _AMD_INPUTS[form.dtype, count]
     sums = _SUM_VECTORS[form.sums, m * n // 64]
+    narrow = {"FORMAT": _NARROW[form.dtype][0]} if form.is_narrow else {}
+    count = _NARROW_WORDS if narrow else count
     return {
-        "INSTRUCTION": f"mfma_{form.sums.replace('s32', 'i32')}_{m}x{n}x{k}{form.inputs}",
+        **narrow,
+        "INSTRUCTION": f"mfma_{'scale_' if narrow else ''}{form.sums.replace('s32', 'i32')}_{m}x{n}x{k}{form.inputs}",
         "INPUT_WORD": element,
         "INPUT_VECTOR": vector,
         "SUM_WORD": _WORDS[form.sums],
@@ -190,18 +209,27 @@ def nvidia_data(form: MatrixInstruction, rng: np.random.Generator) -> MatrixData
 
 
 def amd_data(form: MatrixInstruction, rng: np.random.Generator, has_ocp: bool = True) -> MatrixData:
-    """Return the data for an instruction of AMD: all elements of A are 3 and all of B are 5, so that no layout matters.
+    """Return the data for an instruction of AMD: all elements of A are 3 and all of B are 4, so that no layout matters.
 
-    The sums in `begin` are random, and each in `end` is larger by 15·k. `has_ocp` selects the bias of FP8."""
+    The sums in `begin` are random, and each in `end` is larger by 12·k. `has_ocp` selects the bias of FP8."""
     m, n, k = form.shape
     codes = _OCP_FLOAT8 if has_ocp else _CDNA3_FLOAT8
     lanes = (m * k // 64, 64)
-    if form.dtype == "float8_e4m3":
+    if form.is_narrow:
+        parts = [_narrow_words(form.dtype, code) for code in _NARROW[form.dtype][2]]
+    elif form.dtype == "float8_e4m3":
         parts = [np.full(lanes, codes[value], np.uint8) for value in (_A, _B, -_B)]
     else:
         parts = [encoded(np.full(lanes, value), form.dtype) for value in (_A, _B, -_B)]
     begin = encoded(rng.integers(1, 8, (m * n // 64, 64)), form.sum_dtype)
     return MatrixData(np.concatenate(parts), begin, begin + begin.dtype.type(k * _A * _B))
+
+
+def _narrow_words(dtype: str, code: int) -> Any:
+    """Return the registers of 64 lanes that hold 32 elements of one code each: uint32, shape (registers, lanes)."""
+    bits = _NARROW[dtype][1]
+    packed = sum(code << bits * place for place in range(32)).to_bytes(4 * _NARROW_WORDS, "little")
+    return np.repeat(np.frombuffer(packed, "<u4")[:, None], 64, axis=1)
 
 
 def _instructions(target: gb.Target) -> Mapping[tuple[str, str, str], MatrixInstruction]:

@@ -145,7 +145,7 @@ def _has_point(target: gb.Target, params: Mapping[str, Any]) -> bool:
 
 
 @topic.case(
-    dtype=gb.points(("float16",), full=tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))),
+    dtype=gb.points(("float16", "float8_e4m3"), ("float16",), tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))),
     sums=gb.points(("float32",), full=tuple(dict.fromkeys(sums for _, sums in FORMATS))),
     columns=gb.points((256,), full=(8, 16, 32, 64, 128, 256)),
     a=gb.points(("shared",), full=("shared", "registers")),

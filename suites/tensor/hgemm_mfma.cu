@@ -1,12 +1,13 @@
-// C = A·Bᵀ of halves with sums in float by the matrix instructions of AMD's CDNA (v_mfma_f32_32x32x8_f16; CDNA 3 ISA,
-// "Matrix Arithmetic Instructions"; gfx90a). In the ladder it takes the place of NVIDIA's matrix instructions. A block
-// computes 128 × 128 elements from parts of 32 inner elements in shared memory; each of its four waves computes 64 ×
-// 64. The sides are multiples of 128. Compiled for AMD, never run there.
+// C = A·Bᵀ of halves with sums in float by the matrix instructions of AMD's CDNA (v_mfma_f32_32x32x8_f16, and on gfx950
+// v_mfma_f32_32x32x16_f16; CDNA 3 and 4 ISA, "Matrix Arithmetic Instructions"; gfx90a). In the ladder it takes the place of
+// NVIDIA's matrix instructions. A block computes 128 × 128 elements from parts of 32 inner elements in shared memory; each
+// of its four waves computes 64 × 64. The sides are multiples of 128. Compiled for AMD, never run there.
 #if GB_HIP
 typedef unsigned short u16;
 
 #define SIDE 128
 #define DEPTH 32
+#define LANE (4 * GB_LANE_WORDS)
 #define PITCH (DEPTH + 4)  // halves per row, padded so that rows begin in different banks and can be read in 8 bytes
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -43,12 +44,13 @@ extern "C" __global__ void __launch_bounds__(256)
             }
         }
 #pragma unroll
-        for (u32 k = 0; k < DEPTH; k += 8) {  // a lane holds four inner elements of one row of A and of B
-            u64 left[2], top[2];
+        for (u32 k = 0; k < DEPTH; k += 2 * LANE) {  // a lane holds LANE inner elements of one row of A and of B
+            u64 left[2][GB_LANE_WORDS], top[2][GB_LANE_WORDS];
 #pragma unroll
-            for (u32 i = 0; i < 2; ++i) {
-                left[i] = *(const u64*)&parts[0][down + i * 32 + lane % 32][k + lane / 32 * 4];
-                top[i] = *(const u64*)&parts[1][right + i * 32 + lane % 32][k + lane / 32 * 4];
+            for (u32 i = 0; i < 2 * GB_LANE_WORDS; ++i) {
+                const u32 line = i / GB_LANE_WORDS * 32 + lane % 32, word = i % GB_LANE_WORDS;
+                left[i / GB_LANE_WORDS][word] = *(const u64*)&parts[0][down + line][k + lane / 32 * LANE + word * 4];
+                top[i / GB_LANE_WORDS][word] = *(const u64*)&parts[1][right + line][k + lane / 32 * LANE + word * 4];
             }
 #pragma unroll
             for (u32 i = 0; i < 2; ++i)

@@ -9,6 +9,7 @@
 //   BULK                    1: by bulk tensor copies (TMA), which a warpgroup of its own starts; sm_90a
 //   BAND                    rows of tiles that are computed column by column, so that their inputs stay in the L2
 #if !GB_HIP && (BULK ? defined(__CUDA_ARCH_FEAT_SM90_ALL) || GB_TCGEN05 : __CUDA_ARCH__ >= 800)
+#include "tiles.cuh"
 typedef unsigned short u16;
 
 #define THREADS (32 * DOWN * ACROSS)
@@ -91,18 +92,6 @@ static __device__ __forceinline__ void store_sums(
             }
 }
 
-// Returns where tile number `tile` begins. BAND rows of tiles are computed column by column.
-struct Place {
-    u32 row, column;
-
-    __device__ __forceinline__ Place(u32 tile, u32 high, u32 wide) {
-        const u32 band = tile / (BAND * wide) * BAND, in_band = tile - band * wide;
-        const u32 rows = high - band < BAND ? high - band : BAND;
-        row = (band + in_band % rows) * TILE_M;
-        column = in_band / rows * TILE_N;
-    }
-};
-
 // Returns the place of this lane's rows of A and of B in a part, for the first step.
 static __device__ __forceinline__ u32 place_in_a() {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -114,8 +103,7 @@ static __device__ __forceinline__ u32 place_in_b() {
 }
 
 #if BULK
-// The grid stays resident. The barriers `full` and `empty` of each stage say whether it may be read and written, so
-// that no barrier stops all warps. The warps that multiply come first, so that their numbers are their places. They get
+// The grid stays resident. The barriers of the ring stand in for a barrier that stops all warps. The warps that multiply come first, so that their numbers are their places. They get
 // registers of the warpgroup that copies.
 extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
     bulk(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b, u16* __restrict__ c,
@@ -125,53 +113,37 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
     // Aligned to 1024, because the copies swizzle by address.
     u8* const stages = (u8*)memory + (0u - gb_shared_address(memory)) % 1024;
     const u32 high = rows / TILE_M, wide = columns / TILE_N, parts = inner / TILE_K;
-    if (threadIdx.x == 0)
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            gb_barrier_init(full + stage);
-            gb_barrier_init(empty + stage, THREADS / 32);
-        }
+    Ring<STAGES> ring(full, empty);
+    if (threadIdx.x == 0) ring.begin(THREADS / 32);
     __syncthreads();
-    u32 stage = 0, parity = 0;
-    const auto next_stage = [&] {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    };
     if (threadIdx.x >= THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == THREADS)
-            for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
-                const Place place(tile, high, wide);
-                for (u32 part = 0; part < parts; ++part, next_stage()) {
-                    u8* const there = stages + stage * STAGE_BYTES;
-                    gb_barrier_await(empty + stage, parity ^ 1);
-                    gb_barrier_expect(full + stage, STAGE_BYTES);
-                    gb_tensor_load(there, &map_a, part * TILE_K, place.row, full + stage);
-                    gb_tensor_load(there + TILE_M * TILE_K * 2, &map_b, part * TILE_K, place.column, full + stage);
-                }
-            }
+            ring.load_tiles<TILE_M, TILE_N, TILE_K>(stages, &map_a, &map_b, high, wide, parts, BAND);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const u32 at_a = place_in_a(), at_b = place_in_b();
         for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
-            const Place place(tile, high, wide);
+            const Place place = place_of(tile, high, wide, BAND);
             float sums[HIGH][WIDE][4] = {};
             Fragments both[2];
-            gb_barrier_await(full + stage, parity);
-            both[0].load(stages + stage * STAGE_BYTES, at_a, at_b, 0);
+            gb_barrier_await(full + ring.stage, ring.parity);
+            both[0].load(stages + ring.stage * STAGE_BYTES, at_a, at_b, 0);
             for (u32 part = 0; part < parts; ++part) {
-                u64* const read = empty + stage;
+                u64* const read = empty + ring.stage;
 #pragma unroll
                 for (u32 step = 0; step < STEPS; ++step) {
                     if (step < STEPS - 1)
-                        both[(step + 1) % 2].load(stages + stage * STAGE_BYTES, at_a, at_b, step + 1);
-                    else if (next_stage(), part + 1 < parts) {
-                        gb_barrier_await(full + stage, parity);
-                        both[0].load(stages + stage * STAGE_BYTES, at_a, at_b, 0);
+                        both[(step + 1) % 2].load(stages + ring.stage * STAGE_BYTES, at_a, at_b, step + 1);
+                    else if (ring.next(), part + 1 < parts) {
+                        gb_barrier_await(full + ring.stage, ring.parity);
+                        both[0].load(stages + ring.stage * STAGE_BYTES, at_a, at_b, 0);
                     }
                     both[step % 2].multiply(sums);
                 }
                 if (threadIdx.x % 32 == 0) gb_barrier_arrive(read);
             }
-            store_sums(sums, c, place.row, place.column, columns);
+            store_sums(sums, c, place.row * TILE_M, place.column * TILE_N, columns);
         }
     }
 }
@@ -179,10 +151,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, RESIDENT)
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     mma(const u16* __restrict__ a, const u16* __restrict__ b, u16* __restrict__ c, u32 rows, u32 columns, u32 inner) {
     extern __shared__ uint4 memory[];
-    const Place place(blockIdx.x, rows / TILE_M, columns / TILE_N);
+    const Place place = place_of(blockIdx.x, rows / TILE_M, columns / TILE_N, BAND);
+    const u32 row = place.row * TILE_M, column = place.column * TILE_N;
     const u32 parts = inner / TILE_K, at_a = place_in_a(), at_b = place_in_b();
     u8* const shared = (u8*)memory;
-    Source source(a, b, place.row, place.column, inner);
+    Source source(a, b, row, column, inner);
     float sums[HIGH][WIDE][4] = {};
 #if STAGES == 1
     Fragments now;
@@ -236,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
     }
 #endif
-    store_sums(sums, c, place.row, place.column, columns);
+    store_sums(sums, c, row, column, columns);
 }
 #endif
 #endif

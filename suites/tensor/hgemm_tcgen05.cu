@@ -7,22 +7,12 @@
 // The grid stays resident. Warps 0 to 3 store sums, warp 4 copies, and warp 5 multiplies. Tensor memory holds the sums of
 // two tiles, so that one is multiplied while the other is stored.
 #if GB_TCGEN05
+#include "tiles.cuh"
 #define TILE_M 128
 #define TILE_N 256
 #define TILE_K 64
 #define A_BYTES (TILE_M * TILE_K * 2)
 #define STAGE_BYTES (A_BYTES + TILE_N * TILE_K * 2)
-
-// The row and the column of tile number `tile` of `high` × `wide`.
-struct Place {
-    u32 row, column;
-    __device__ __forceinline__ Place(u32 tile, u32 high, u32 wide) {
-        const u32 band = tile / (BAND * wide) * BAND, in_band = tile % (BAND * wide);
-        const u32 rows = high - band < BAND ? high - band : BAND;
-        row = (band + in_band % rows) * TILE_M;
-        column = in_band / rows * TILE_N;
-    }
-};
 
 extern "C" __global__ void __launch_bounds__(192, 1)
     tcgen05(const __grid_constant__ GbTensorMap map_a, const __grid_constant__ GbTensorMap map_b,
@@ -32,11 +22,9 @@ extern "C" __global__ void __launch_bounds__(192, 1)
     __shared__ u32 reserved;
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
     const u32 high = rows / TILE_M, wide = columns / TILE_N, parts = inner / TILE_K, warp = threadIdx.x / 32;
+    Ring<STAGES> ring(full, empty);
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < STAGES; ++stage) {
-            gb_barrier_init(full + stage);
-            gb_barrier_init(empty + stage);
-        }
+        ring.begin(1);
         for (u32 half = 0; half < 2; ++half) {
             gb_barrier_init(multiplied + half);
             gb_barrier_init(stored + half, 128);
@@ -47,47 +35,35 @@ extern "C" __global__ void __launch_bounds__(192, 1)
     __syncthreads();
     gb_after_barrier();
     const u32 sums = reserved;
-    u32 stage = 0, parity = 0, half = 0, turn = 0;
-    const auto next_stage = [&] {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    };
+    u32 half = 0, turn = 0;
     const auto next_half = [&] {
         if (half ^= 1, half == 0) turn ^= 1;
     };
     if (threadIdx.x == 128) {
-        for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
-            const Place place(tile, high, wide);
-            for (u32 part = 0; part < parts; ++part, next_stage()) {
-                u8* const there = stages + stage * STAGE_BYTES;
-                gb_barrier_await(empty + stage, parity ^ 1);
-                gb_barrier_expect(full + stage, STAGE_BYTES);
-                gb_tensor_load(there, &map_a, part * TILE_K, place.row, full + stage);
-                gb_tensor_load(there + A_BYTES, &map_b, part * TILE_K, place.column, full + stage);
-            }
-        }
+        ring.load_tiles<TILE_M, TILE_N, TILE_K>(stages, &map_a, &map_b, high, wide, parts, BAND);
     } else if (threadIdx.x == 160) {
         const u32 product = gb_product_of(0, TILE_N);
         for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x, next_half()) {
             gb_barrier_await(stored + half, turn ^ 1);
             gb_after_barrier();
-            for (u32 part = 0; part < parts; ++part, next_stage()) {
-                gb_barrier_await(full + stage, parity);
+            for (u32 part = 0; part < parts; ++part, ring.next()) {
+                gb_barrier_await(full + ring.stage, ring.parity);
                 gb_after_barrier();
-                const u64 a = gb_described(stages + stage * STAGE_BYTES);
-                const u64 b = gb_described(stages + stage * STAGE_BYTES + A_BYTES);
+                const u64 a = gb_described(stages + ring.stage * STAGE_BYTES);
+                const u64 b = gb_described(stages + ring.stage * STAGE_BYTES + A_BYTES);
 #pragma unroll
                 for (u32 k = 0; k < TILE_K / 16; ++k)  // 32 bytes of each row
                     GB_TCGEN05_MMA("f16", sums + half * TILE_N, a + 2 * k, b + 2 * k, product, part > 0 || k > 0);
-                gb_products_arrive(empty + stage);
+                gb_products_arrive(empty + ring.stage);
             }
             gb_products_arrive(multiplied + half);
         }
     } else if (warp < 4) {
         for (u32 tile = blockIdx.x; tile < high * wide; tile += gridDim.x, next_half()) {
-            const Place place(tile, high, wide);
+            const Place place = place_of(tile, high, wide, BAND);
             gb_barrier_await(multiplied + half, turn);
             gb_after_barrier();
-            uint4* const row = (uint4*)(c + (u64)(place.row + threadIdx.x) * columns + place.column);
+            uint4* const row = (uint4*)(c + (u64)(place.row * TILE_M + threadIdx.x) * columns + place.column * TILE_N);
 #pragma unroll 1
             for (u32 first = 0; first < TILE_N; first += 16) {
                 u32 mine[16], words[8];

@@ -8,6 +8,7 @@
 //
 // The grid stays resident and processes tile after tile. The copies of the next tile begin while this tile is stored.
 #if !GB_HIP && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "tiles.cuh"
 #define TILE_M 128
 #define TILE_K 64
 #define ACCUMULATORS (TILE_N / 2)  // accumulators per thread
@@ -85,16 +86,6 @@ static __device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], u64 a,
 #endif
 }
 
-// Returns where tile number `tile` of the cluster lies. BAND rows of tiles are computed column by column.
-struct Place {
-    u32 row, column;
-};
-static __device__ __forceinline__ Place place_of(u32 tile, u32 high, u32 wide) {
-    const u32 band = tile / (BAND * wide), first = band * BAND, in_band = tile - first * wide;
-    const u32 rows = high - first < BAND ? high - first : BAND;
-    return {first + in_band % rows, in_band / rows};
-}
-
 // Stores the 16 rows of sums of a warp as halves. They go through `boxes`, shared memory of this warp alone, so that
 // eight lanes store 128 bytes of a row and no warp waits for another one.
 static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS], u8* boxes, u16* c, u32 columns) {
@@ -143,7 +134,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) {
             for (u32 tile = first; tile < high * wide; tile += step) {
-                const Place place = place_of(tile, high, wide);
+                const Place place = place_of(tile, high, wide, BAND);
                 const u32 row = (place.row * CLUSTER + rank) * TILE_M, column = place.column * TILE_N;
                 for (u32 part = 0; part < parts; ++part) {
                     u8* const a = stages + stage * STAGE_BYTES;
@@ -167,7 +158,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
         const u32 mine = threadIdx.x % 128, warp = threadIdx.x / 32 - 4;
         u8* const boxes = stages + STAGES * STAGE_BYTES + warp * WARP_BYTES;
         for (u32 tile = first; tile < high * wide; tile += step) {
-            const Place place = place_of(tile, high, wide);
+            const Place place = place_of(tile, high, wide, BAND);
             u32 last = 0;
             for (u32 part = 0; part < parts; ++part) {
                 const u8* const a = stages + stage * STAGE_BYTES + (group - 1) * (A_BYTES / 2);

@@ -3,7 +3,8 @@
 //
 // On NVIDIA the instruction is mma.sync of SHAPE (m16n8k16, …) with INPUTS (f16, …) and SUMS (f32, …). Its operands are
 // A_WORDS, B_WORDS and C_WORDS registers of 32 bits, or of 64 for doubles. On AMD it is the built-in function
-// INSTRUCTION (mfma_f32_32x32x8f16, …), and the words are elements of the vectors INPUT_VECTOR and SUM_VECTOR.
+// INSTRUCTION (mfma_f32_32x32x8f16, …), and the words are elements of the vectors INPUT_VECTOR and SUM_VECTOR. Functions
+// for formats of 8, 6 and 4 bits take the number FORMAT of A and of B. Their scales are 1, which the words 0 stand for.
 
 #ifndef INDEPENDENT
 #define INDEPENDENT 1
@@ -32,17 +33,22 @@
 typedef float gb_float16 __attribute__((ext_vector_type(16)));
 typedef double gb_double4 __attribute__((ext_vector_type(4)));
 typedef int gb_int4 __attribute__((ext_vector_type(4)));
+typedef int gb_int8 __attribute__((ext_vector_type(8)));
 typedef int gb_int16 __attribute__((ext_vector_type(16)));
-typedef _Float16 gb_half8 __attribute__((ext_vector_type(8)));
 #ifdef __gfx950__
 typedef __bf16 gb_brain8 __attribute__((ext_vector_type(8)));
 #endif
 #define JOINED(prefix, name) prefix##name
 #define BUILT_IN(name) JOINED(__builtin_amdgcn_, name)
+#ifdef FORMAT
+#define MODES FORMAT, FORMAT, 0, 0, 0, 0
+#else
+#define MODES 0, 0, 0
+#endif
 static __device__ __forceinline__ void step(SUM_WORD (&c)[C_WORDS], const INPUT_WORD (&a)[A_WORDS],
                                             const INPUT_WORD (&b)[B_WORDS]) {
     const auto sums =
-        BUILT_IN(INSTRUCTION)(gb_as<INPUT_VECTOR>(a), gb_as<INPUT_VECTOR>(b), gb_as<SUM_VECTOR>(c), 0, 0, 0);
+        BUILT_IN(INSTRUCTION)(gb_as<INPUT_VECTOR>(a), gb_as<INPUT_VECTOR>(b), gb_as<SUM_VECTOR>(c), MODES);
     __builtin_memcpy(&c, &sums, sizeof(c));
 }
 #else

@@ -1,10 +1,15 @@
 """Measure what bounds a training step: its matrix products alone, and the bytes of its optimiser."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from gpubench.api import suite as gb
 
+from .._matrix.data import Operands
+from .._matrix.formats import PRECISIONS, Shape
+from .._matrix.vendor import WORKSPACE_BYTES, vendor
+from .._models import Model
 from .._torch import on_stream
 from ._decoder import BETAS, LEAST_TORCH, UPDATE_VALUES, Decoder, Name, StepShape
 from ._steps import DECODERS, expect_update, is_measured, library, models, relative_error, runtime, sizes
@@ -20,14 +25,69 @@ def _format(bench: gb.Bench) -> str:
     return "bfloat16" if bench.traits.is_gpu else "float32"
 
 
-@topic.case(model=models, tokens=sizes(8192, 128), runtime=runtime, when=is_measured)
-def products(bench: gb.Bench, model: str, tokens: int) -> gb.Task:
-    """Throughput of the twelve matrix products of a layer's training step, and nothing between them, by torch.
+def _products_runtime(params: Mapping[str, Any]) -> str:
+    return "torch" if params["by"] == "torch" else ""
+
+
+@topic.case(
+    version=2,
+    model=models,
+    tokens=sizes(8192, 128),
+    by=lambda target: ("torch",) if target.is_host else gb.points(("vendor",), full=("vendor", "torch")),
+    runtime=_products_runtime,
+)
+def products(bench: gb.Bench, model: str, tokens: int, by: str) -> gb.Task:
+    """Throughput of the twelve matrix products of a layer's training step, and nothing between them.
 
     For each matrix W of the layer they are X·Wᵀ, dY·W and dYᵀ·X. A step cannot be faster: what it takes longer are
-    attention, the operations between products, and the optimiser."""
+    attention, the operations between products, and the optimiser. `by` is the vendor's library, called directly by its
+    own proposal for each shape, or torch."""
+    return _by_vendor(bench, DECODERS[model], tokens) if by == "vendor" else _by_torch(bench, DECODERS[model], tokens)
+
+
+def _by_vendor(bench: gb.Bench, model: Model, tokens: int) -> gb.Task:
+    shapes = [
+        shape
+        for layer in model.layers
+        for shape in (
+            Shape(tokens, layer.rows, layer.cols, "nt"),
+            Shape(tokens, layer.cols, layer.rows),
+            Shape(layer.rows, layer.cols, tokens, "tn"),
+        )
+    ]
+    operands = [Operands(bench, PRECISIONS["bfloat16"], shape) for shape in shapes]
+    workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
+    calls = [vendor(bench, factors.product, workspace) for factors in operands]
+
+    def call() -> None:
+        for product in calls:
+            product.call()
+
+    def change() -> None:
+        for factors in operands:
+            factors.redraw()
+
+    def check() -> gb.Observation:
+        """Check every element of each product; return the largest relative error."""
+        errors = [cast(gb.Observed, factors.check()["error"]) for factors in operands]
+        return {"error": max(errors, key=lambda error: error.value)}
+
+    stage = gb.Stage(
+        call,
+        gb.Work(flops=sum(shape.flops for shape in shapes)),
+        "flops",
+        "tensor.bfloat16",
+        max_calls=1,
+        effort=gb.POINT,
+        outputs=tuple(factors.c for factors in operands),
+        inputs=change,
+    )
+    return gb.Task.of(stage, check=check, notes={"library": calls[0].notes["library"], "data": "N(0,1)"})
+
+
+def _by_torch(bench: gb.Bench, model: Model, tokens: int) -> gb.Task:
     torch, precision = on_stream(bench, LEAST_TORCH), _format(bench)
-    layers = DECODERS[model].layers
+    layers = model.layers
     itemsize = 2 if precision == "bfloat16" else 4
     bench.need(1.1 * itemsize * sum(2 * layer.size + 2 * tokens * (layer.rows + layer.cols) for layer in layers))
     kind: dict[str, Any] = {"dtype": getattr(torch, precision), "device": "cuda" if bench.traits.is_gpu else "cpu"}

@@ -4,7 +4,7 @@ Virtual memory, suspended programs and green contexts need cuda-bindings, which 
 
 from gpubench.api import suite as gb
 
-from . import _calls, _churn, _green, _grow, _limits, _neighbour, _slice, _steps, _suspend, _through
+from . import _calls, _churn, _green, _grow, _limits, _neighbour, _programs, _slice, _steps, _suspend, _through
 
 suite = gb.Suite(
     "virtual memory, suspended programs, neighbours and forwarded calls",
@@ -14,6 +14,7 @@ suite = gb.Suite(
         _through.topic,
         _churn.topic,
         _calls.topic,
+        _programs.topic,
         _limits.topic,
         _suspend.topic,
         _neighbour.topic,

@@ -29,7 +29,7 @@ _LOOPBACK = "127.0.0.1"
 _POISON = 0xA5
 _NO_BYTES = np.zeros(0, np.uint8)
 _PAIRS = 3  # pairs of native and forwarded calls that a check makes in turn
-_DELAYS = gb.points((0,), full=(0, 5, 20, 100))  # µs
+DELAYS = gb.points((0,), full=(0, 5, 20, 100))  # µs
 
 topic = gb.Topic(
     views=[
@@ -151,10 +151,10 @@ def need_compiled() -> None:
 
 
 class ForwardServer:
-    """A thread that makes the calls which arrive on a socket with `driver`; each answer is late by `delay_us`."""
+    """A thread that makes the calls which arrive on a socket with `driver`."""
 
-    def __init__(self, bench: gb.Bench, driver: Any, link: socket.socket, delay_us: int = 0) -> None:
-        self._link, self._driver, self._delay_ns = link, driver, 1000 * delay_us
+    def __init__(self, bench: gb.Bench, driver: Any, link: socket.socket) -> None:
+        self._link, self._driver = link, driver
         self._buffers = bench.device.pinned(2 * _BUFFER_BYTES).reshape(2, _BUFFER_BYTES)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -163,7 +163,7 @@ class ForwardServer:
         from . import _wire
 
         self._driver.enter()
-        _wire.serve(self._link.fileno(), self._driver.table, self._driver.cells, self._buffers, self._delay_ns)
+        _wire.serve(self._link.fileno(), self._driver.table, self._driver.cells, self._buffers)
 
     def close(self) -> None:
         self._thread.join(_STOP_S)
@@ -176,27 +176,40 @@ class ForwardServer:
 
 
 class ForwardClient:
-    """The end that sends calls and counts them; every answer carries the number of calls that the server made."""
+    """The end that sends calls and counts them; every answer carries the number of calls that the server made.
 
-    def __init__(self, link: socket.socket) -> None:
+    Each answer is late by `delay_us`."""
+
+    def __init__(self, link: socket.socket, delay_us: int = 0) -> None:
         from . import _wire
 
-        self.wire, self._socket, self._sent = _wire, link, 0
-        self._message, self._answer = (np.zeros(_wire.WORDS, np.int64) for _ in range(2))
+        self.wire, self._socket, self._delay_ns, self._sent = _wire, link, 1000 * delay_us, 0
+        self._answer = np.zeros(_wire.WORDS, np.int64)
         self._places: list[int] = []
 
-    def request(self, op: int, *arguments: int, host: Any = _NO_BYTES, count: int = 1, is_posted: bool = False) -> int:
-        """Make the call `op` of `_wire` `count` times; return the value in the last answer, such as an address.
+    def messages(self, op: int, *arguments: int, count: int = 1, is_posted: bool = False) -> Any:
+        """Return `count` messages of the call `op` of `_wire`; only the last is answered if `is_posted`."""
+        messages = np.zeros((count, self.wire.WORDS), np.int64)
+        messages[:, 0], messages[:, self.wire.ANSWERED], messages[:, self.wire.DELAY_NS] = op, 1, self._delay_ns
+        messages[:, 2 : 2 + len(arguments)] = arguments
+        messages[: count - 1, self.wire.ANSWERED] = not is_posted
+        return messages
 
-        Only the last call is answered if `is_posted`. A copy moves the bytes of `host` (NumPy, uint8)."""
-        self._message[:] = (op, 0, *arguments, *[0] * 6)[: self.wire.WORDS]
-        status = self.wire.request(self._socket.fileno(), self._message, self._answer, host, count, is_posted)
-        self._sent += count
+    def make(self, messages: Any, host: Any = _NO_BYTES) -> int:
+        """Make the calls of `messages`; return the value in the last answer, such as an address.
+
+        A copy moves the first bytes of `host` (NumPy, uint8)."""
+        status = self.wire.request(self._socket.fileno(), messages, self._answer, host)
+        self._sent += len(messages)
         gb.expect(status != self.wire.LOST, "the forwarder's server is gone, or does not answer")
         gb.expect(status == 0, f"a forwarded call returned the error {status}")
         calls_made = int(self._answer[3])
         gb.expect(calls_made == self._sent, f"the server has made {calls_made} calls of {self._sent}")
         return int(self._answer[1])
+
+    def request(self, op: int, *arguments: int, host: Any = _NO_BYTES) -> int:
+        """Make the call `op` of `_wire`, and return the value in its answer."""
+        return self.make(self.messages(op, *arguments), host)
 
     def move(self, to_device: bool, address: int, host: Any) -> None:
         self.request(self.wire.TO_DEVICE if to_device else self.wire.TO_HOST, address, host.size, host=host)
@@ -205,13 +218,34 @@ class ForwardClient:
         self._places.append(self.request(self.wire.ALLOCATE, size_bytes))
         return self._places[-1]
 
-    def close(self) -> None:
+    def _free(self) -> None:
         for place in self._places:
             self.request(self.wire.FREE, place)
-        self._message[0] = self.wire.STOP
+
+    def close(self) -> None:
+        self._free()
         with contextlib.suppress(OSError):  # the server may be gone
-            self._socket.sendall(self._message.tobytes())
+            self._socket.sendall(self.messages(self.wire.STOP).tobytes())
         self._socket.close()
+
+
+class LocalClient(ForwardClient):
+    """Makes the same calls in this process."""
+
+    def __init__(self, bench: gb.Bench) -> None:
+        from . import _wire
+
+        self.wire, self._driver, self._delay_ns = _wire, _wire.LocalDriver(bench), 0
+        self._places: list[int] = []
+
+    def make(self, messages: Any, host: Any = _NO_BYTES) -> int:
+        status = self.wire.make(self._driver.table, messages, self._driver.cells, host)
+        gb.expect(status == 0, f"a call of the driver returned the error {status}")
+        return int(self._driver.cells[2])
+
+    def close(self) -> None:
+        self._free()
+        self._driver.close()
 
 
 def _connected(bench: gb.Bench, transport: str) -> socket.socket:
@@ -233,7 +267,7 @@ def _connected(bench: gb.Bench, transport: str) -> socket.socket:
     return link
 
 
-def _opened(bench: gb.Bench, transport: str, delay_us: int) -> tuple[Any, gb.Task | None]:
+def opened(bench: gb.Bench, transport: str, delay_us: int) -> tuple[Any, gb.Task | None]:
     """Return rank 0's client; in rank 1, also the idle task of its server."""
     need_compiled()
     need_shared_gpu(bench)  # the server is a second process on the GPU
@@ -242,23 +276,24 @@ def _opened(bench: gb.Bench, transport: str, delay_us: int) -> tuple[Any, gb.Tas
     driver, link = LocalDriver(bench), _connected(bench, transport)  # in each rank, so that each raises Skip by itself
     if bench.rank == 0:
         driver.close()
-        return ForwardClient(link), None
-    return None, gb.Task.idle(ForwardServer(bench, driver, link, delay_us).close)
+        return ForwardClient(link, delay_us), None
+    return None, gb.Task.idle(ForwardServer(bench, driver, link).close)
 
 
 class ForwardedCalls:
     """Batches of 256 calls of `what`, and the word on the device that counts launches."""
 
     def __init__(self, client: ForwardClient, what: str, is_posted: bool) -> None:
-        self._client, self._wire, self._is_posted, self._launched = client, client.wire, is_posted, 0
+        self._client, self._wire, self._launched = client, client.wire, 0
         self._word = client.allocate(8)
         client.move(True, self._word, np.zeros(8, np.uint8))
         self._op = getattr(self._wire, what.upper())
-        self._arguments = (self._word, 1, 1, 1) if what == "launch" else ()
+        arguments = (self._word, 1, 1, 1) if what == "launch" else ()
+        self._batch = client.messages(self._op, *arguments, count=BATCH, is_posted=is_posted)
 
     def seconds(self) -> float:
         start = time.perf_counter()
-        self._client.request(self._op, *self._arguments, count=BATCH, is_posted=self._is_posted)
+        self._client.make(self._batch)
         elapsed = time.perf_counter() - start
         self._launched += BATCH if self._op == self._wire.LAUNCH else 0
         self._client.request(self._wire.SYNCHRONIZE)  # so that the next batch starts with an empty queue
@@ -271,7 +306,7 @@ class ForwardedCalls:
         gb.expect(arrived == self._launched, f"{arrived} of {self._launched} launches reached the device")
 
 
-def _is_measured(target: gb.Target) -> bool:
+def is_measured(target: gb.Target) -> bool:
     return gb.on_gpu(target) and gb.beyond_quick(target)
 
 
@@ -281,9 +316,9 @@ def _is_measured(target: gb.Target) -> bool:
     what=gb.points(("launch",), full=("launch", "memory_info", "synchronize")),
     transport=gb.points(("tcp",), full=TRANSPORTS),
     mode=gb.points(("wait",), full=("wait", "posted")),
-    delay_us=_DELAYS,
+    delay_us=DELAYS,
     where=lambda _, params: params["mode"] == "wait" or params["what"] == "launch",
-    when=_is_measured,
+    when=is_measured,
     headline={"what": "launch", "transport": "tcp", "mode": "wait", "delay_us": 0},
 )
 def forward(bench: gb.Bench, what: str, transport: str, mode: str, delay_us: int) -> gb.Task:
@@ -291,7 +326,7 @@ def forward(bench: gb.Bench, what: str, transport: str, mode: str, delay_us: int
 
     `launch` is a kernel of one block that increments a counter. With `wait` each call is answered; with `posted` one
     answer follows 256 calls. Each answer is late by `delay_us`, as over a network."""
-    client, serving = _opened(bench, transport, delay_us)
+    client, serving = opened(bench, transport, delay_us)
     if serving is not None:
         return serving
     calls, native = ForwardedCalls(client, what, mode == "posted"), NativeCalls(bench)
@@ -341,15 +376,15 @@ class ForwardedCopies:
     direction=gb.points(("h2d",), full=("h2d", "d2h")),
     transport=gb.points(("tcp",), full=TRANSPORTS),
     size_bytes=gb.points((2**24,), smoke=(2**16,), full=(*gb.powers_of_two(12, 24, 4), 2**26)),
-    delay_us=_DELAYS,
-    when=_is_measured,
+    delay_us=DELAYS,
+    when=is_measured,
 )
 def forward_copy(bench: gb.Bench, direction: str, transport: str, size_bytes: int, delay_us: int) -> gb.Task:
     """A copy between pinned host memory and the device through a forwarder, until its answer: payload.
 
     The server fills one buffer of 4 MiB while it copies another. Each answer is late by `delay_us`."""
     bench.need(2 * size_bytes)
-    client, serving = _opened(bench, transport, delay_us)
+    client, serving = opened(bench, transport, delay_us)
     if serving is not None:
         return serving
     copies = ForwardedCopies(bench, client, direction, size_bytes)

@@ -19,7 +19,7 @@ from gpubench.api import suite as gb
 MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE, STOP = range(8)
 WORDS = 8  # words per message
 _ARGUMENTS = 11  # of cuLaunchKernel, the function with the most; other functions ignore the rest
-_OP, _ANSWERED, _A, _B, _C, _D = range(6)  # words of a message: the call, whether it is answered, its arguments
+_OP, ANSWERED, _A, _B, _C, _D, DELAY_NS = range(7)  # of a message: call, whether it is answered, arguments, delay
 _STATUS, _FIRST, _SECOND, _MADE = range(4)  # words of an answer: the first error, the call's values, the calls made
 _NO_SIGNAL = 0x4000  # MSG_NOSIGNAL, Linux
 _MESSAGE_BYTES = 8 * WORDS
@@ -121,8 +121,8 @@ def _transferred(link: Any, table: Any, op: Any, place: Any, nbytes: Any, buffer
 
 
 @_compiled
-def serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any:
-    """Make the calls that arrive on `link` until STOP, and delay each answer by `delay_ns`."""
+def serve(link: Any, table: Any, cells: Any, buffers: Any) -> Any:
+    """Make the calls that arrive on `link` until STOP, and delay each answer as its message says."""
     message, answer = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
     while _passed(link, message.ctypes.data, _MESSAGE_BYTES, False) and message[_OP] != STOP:
         if message[_OP] in (TO_DEVICE, TO_HOST):
@@ -133,31 +133,50 @@ def serve(link: Any, table: Any, cells: Any, buffers: Any, delay_ns: Any) -> Any
             status = _call(table, message[_OP], message[_A], message[_B], message[_C], message[_D], cells)
         answer[_MADE] += 1
         answer[_STATUS] = answer[_STATUS] or status
-        if message[_ANSWERED]:
+        if message[ANSWERED]:
             answer[_FIRST], answer[_SECOND] = cells[2], cells[3]
-            if delay_ns:
-                _wait(delay_ns)
+            if message[DELAY_NS]:
+                _wait(message[DELAY_NS])
             if not _passed(link, answer.ctypes.data, _MESSAGE_BYTES, True):
                 return
             answer[_STATUS] = 0
 
 
 @_compiled
-def request(link: Any, message: Any, answer: Any, host: Any, count: Any, is_posted: Any) -> Any:
-    """Make the call in `message` `count` times, each answered, or only the last one if `is_posted`.
+def request(link: Any, messages: Any, answer: Any, host: Any) -> Any:
+    """Make the calls of `messages` (int64, shape (calls, 8)), and wait for each answer that one asks for.
 
-    A copy moves the bytes of `host` (uint8). Return 0, the driver's error, or LOST."""
-    for index in range(count):
-        message[_ANSWERED] = not is_posted or index + 1 == count
-        is_sent = _passed(link, message.ctypes.data, _MESSAGE_BYTES, True)
-        if not is_sent or not _passed(link, host.ctypes.data, host.size, message[_OP] == TO_DEVICE):
+    A copy moves the first bytes of `host` (uint8). Return 0, the driver's error, or LOST."""
+    for index in range(len(messages)):
+        op = messages[index, _OP]
+        size = messages[index, _B] if op in (TO_DEVICE, TO_HOST) else 0
+        is_sent = _passed(link, messages.ctypes.data + index * _MESSAGE_BYTES, _MESSAGE_BYTES, True)
+        if not is_sent or not _passed(link, host.ctypes.data, size, op == TO_DEVICE):
             return LOST
-        if message[_ANSWERED]:
+        if messages[index, ANSWERED]:
             if not _passed(link, answer.ctypes.data, _MESSAGE_BYTES, False):
                 return LOST
             if answer[_STATUS] != 0:
                 return answer[_STATUS]
     return 0
+
+
+@_compiled
+def make(table: Any, messages: Any, cells: Any, host: Any) -> Any:
+    """Make the calls of `messages` in this process, and wait for each copy; return the driver's first error, or 0."""
+    status, stream, at = 0, cells[10], host.ctypes.data
+    for index in range(len(messages)):
+        op, a, b = messages[index, _OP], messages[index, _A], messages[index, _B]
+        if op == TO_DEVICE:
+            error = _call(table, op, a, at, b, stream, cells)
+        elif op == TO_HOST:
+            error = _call(table, op, at, a, b, stream, cells)
+        else:
+            error = _call(table, op, a, b, messages[index, _C], messages[index, _D], cells)
+        if op in (TO_DEVICE, TO_HOST):
+            error = error or _call(table, SYNCHRONIZE, stream, 0, 0, 0, cells)
+        status = status or error
+    return status
 
 
 @_compiled

@@ -7,6 +7,7 @@ device, and real time on the host and on a GPU."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -106,6 +107,7 @@ class Case:
     lead: Callable[[], object] = nothing
     probe: Callable[[], Any] | None = None
     rotation: tuple[Callable[[], object], ...] = ()
+    buffers: tuple[Any, ...] = ()
     undone: list[Callable[[], None]] = field(default_factory=list)  # called behind the case
     version: int = 0  # of the input
 
@@ -152,7 +154,7 @@ class Case:
         self.call = lambda: self.idle() if is_idle(next(numbers)) else work()
 
     def task(self) -> Task:
-        names = ["modes", "clock", "lead", "probe", "rotation", "outputs", "inputs", "doubled", "effort"]
+        names = ["modes", "clock", "lead", "probe", "rotation", "buffers", "outputs", "inputs", "doubled", "effort"]
         stage = Stage(self.call, self.work, "moved", **{name: getattr(self, name) for name in names})
         return Task.of(stage, check=self.check, poison=self.poison)
 
@@ -532,7 +534,23 @@ def the_flush_before_a_cold_call_is_missing(case: Case) -> None:
 
 @mutation("mode")
 def a_rotation_has_one_buffer(case: Case) -> None:
-    case.modes, case.rotation = (), (case.call, lambda: case.map(), lambda: case.map())
+    in_turn(case)
+    case.rotation = tuple((lambda: case.map()) for _ in case.buffers)
+
+
+def in_turn(case: Case) -> None:
+    """Call the work on copies of the input in turn, which exceed the last-level cache."""
+    redraw = case.redraw
+    count = 4 * case.machine.device.device.cache_bytes // case.source.nbytes + 2
+    case.modes, case.buffers, case.doubled = (), tuple(case.source.copy() for _ in range(count)), None
+    case.rotation = tuple(functools.partial(case.machine.map, case.out, source) for source in case.buffers)
+
+    def redraw_all() -> None:
+        redraw()
+        for source in case.buffers:
+            source[...] = case.source
+
+    case.inputs = redraw_all
 
 
 # Passes.
@@ -629,39 +647,41 @@ def half_of_the_output_is_declared_and_written(case: Case) -> None:
 # Clocks.
 
 
-def self_timed(case: Case, seconds: Callable[[Callable[[], float]], float]) -> None:
-    case.clock, case.call = "self", lambda: seconds(case.machine.device.now)
+def self_timed(case: Case, seconds: Callable[[Callable[[], float], Callable[[], object]], float]) -> None:
+    work, twice, now = case.map, case.doubled, case.machine.device.now
+    case.clock, case.call, case.doubled = "self", lambda: seconds(now, work), lambda: seconds(now, twice)
 
 
-def stop_early(case: Case, now: Callable[[], float]) -> float:
+def stop_early(case: Case, now: Callable[[], float], work: Callable[[], object]) -> float:
     begin = now()
     case.idle()
     seconds = now() - begin
-    case.map()
+    work()
     case.machine.device.synchronize()
     return seconds
 
 
-def report_half(case: Case, now: Callable[[], float]) -> float:
+def report_half(case: Case, now: Callable[[], float], work: Callable[[], object]) -> float:
     begin = now()
-    case.map()
+    work()
     case.machine.device.synchronize()
     return (now() - begin) / 2
 
 
-MUTATIONS |= {
-    "a call that times itself stops its clock before the work": (
-        "clock",
-        lambda case: self_timed(case, lambda now: stop_early(case, now)),
+SELF_TIMED: dict[str, Mutation] = {
+    "a call that times itself stops its clock before the work": lambda case: self_timed(
+        case, functools.partial(stop_early, case)
     ),
-    "a call that times itself reports half": (
-        "clock",
-        lambda case: self_timed(case, lambda now: report_half(case, now)),
+    "a call that times itself reports half": lambda case: self_timed(case, functools.partial(report_half, case)),
+    "a call that times itself reports a constant": lambda case: self_timed(
+        case, lambda _, work: (work(), SECONDS / 3)[1]
     ),
-    "a call that times itself reports a constant": (
-        "clock",
-        lambda case: self_timed(case, lambda _: (case.map(), SECONDS / 3)[1]),
-    ),
+}
+MUTATIONS |= {name: ("clock", change) for name, change in SELF_TIMED.items()}
+TWINS: dict[str, Mutation] = {  # the same task without the fault, where it is not the honest `Case` itself
+    "the flush before a cold call is missing": lambda case: setattr(case, "modes", ("cold",)),
+    "a rotation has one buffer": in_turn,
+    **dict.fromkeys(SELF_TIMED, lambda case: self_timed(case, lambda now, work: 2 * report_half(case, now, work))),
 }
 
 
@@ -687,15 +707,15 @@ def the_functions_of_time_run_at_half_speed(case: Case) -> None:
 
 
 HARMLESS = {"the functions of time run at half speed"}  # a figure that stays true is no fault
-NEEDS_CACHES = {"the flush before a cold call is missing", "a rotation has one buffer"}  # or arithmetic time
 
 
 @contextlib.contextmanager
-def planted(name: str, case: Case, mutations: dict[str, tuple[str, Mutation]] = MUTATIONS) -> Iterator[Case]:
-    """Change a case by the mutation of that name (`healthy` is none), and undo what it did to the device."""
+def planted(
+    name: str, case: Case, mutations: dict[str, tuple[str, Mutation]] = MUTATIONS, is_twin: bool = False
+) -> Iterator[Case]:
+    """Change a case by the mutation of that name, or to its healthy twin, and undo what it did to the device."""
     try:
-        if name != "healthy":
-            mutations[name][1](case)
+        (TWINS.get(name, lambda _: None) if is_twin else mutations[name][1])(case)
         yield case
     finally:
         for undo in reversed(case.undone):

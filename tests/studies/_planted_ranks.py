@@ -179,7 +179,7 @@ def _answers_itself(rounds: Any, rank: int) -> None:
     del rank
 
     def seconds() -> list[float]:
-        rounds._questions = bytes(rounds._answers)
+        rounds._answers[:] = rounds._questions
         return [1e-7] * (len(rounds._answers) - 1)
 
     rounds.seconds = seconds

@@ -4,7 +4,7 @@ It needs gpubench with CuPy, this folder, and nothing else of a checkout; `paper
 nothing is a stream and the counts mean nothing::
 
     python3 -P tests/studies/planted_faults_gpu.py [--part streams|kernels|general|all] [--runs 20] [--seconds 200]
-                                                   [--only WORDS] [--device cuda:0|paper]
+                                                   [--only WORDS|OTHERS] [--device cuda:0|paper]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))  # python -P leaves it out
 
 import _planted_kernels
-from _planted import MUTATIONS, Case, Mutation, closed_form, planted
+from _planted import MUTATIONS, TWINS, Case, Mutation, closed_form, planted
 
 from gpubench import plugins, stats
 from gpubench.authoring.bench import Bench
@@ -475,11 +475,13 @@ class Runner:
     def engine(self, seed: int, tier: Any = "quick") -> Engine:
         return Engine(self.device, POLICIES[tier], watches=self.watches, rng=np.random.default_rng([seed, 1]))
 
-    def case(self, name: str, mutations: dict[str, tuple[str, Mutation]], seed: int) -> tuple[str, float]:
+    def case(
+        self, name: str, mutations: dict[str, tuple[str, Mutation]], seed: int, is_twin: bool
+    ) -> tuple[str, float]:
         rng = np.random.default_rng(seed)
         machine = self.machine(self.device, rng)
         try:
-            with planted(name, Case(machine, rng, self.effort), mutations) as case:
+            with planted(name, Case(machine, rng, self.effort), mutations, is_twin) as case:
                 seen = outcome(lambda: self.engine(seed).measure(case.task()))
         finally:
             machine.close()
@@ -500,7 +502,7 @@ def tables(runner: Runner, part: str, kind: type[Bench]) -> Iterator[tuple[str, 
     """Yield the name and the kind of each fault, and the function that runs it or its twin with a seed."""
 
     def of(name: str, mutations: dict[str, tuple[str, Mutation]]) -> Callable[[int, bool], Any]:
-        return lambda seed, is_twin: runner.case("healthy" if is_twin else name, mutations, seed)
+        return lambda seed, is_twin: runner.case(name, mutations, seed, is_twin)
 
     if part in ("streams", "all"):
         for name in STREAMS:
@@ -537,14 +539,14 @@ def main() -> None:
     sys.stdout.write(f"{runner.device.device.name}; {chosen.runs} runs of each fault\n")
     shares, twins, left = {}, {}, []
     for name, group, run in tables(runner, chosen.part, kind):
-        if chosen.only not in name:
+        if not any(part in name for part in chosen.only.split("|")):
             continue
         if time.monotonic() - begin > chosen.seconds:
             left.append(name)
             continue
         start = time.monotonic()
         outcomes = [run(seed, False) for seed in range(chosen.runs)]
-        twin = name.partition(":")[0] if group == "kernel" else "healthy"
+        twin = name.partition(":")[0] if group == "kernel" else name if name in TWINS else "healthy"
         if twin not in twins:
             twins[twin] = [run(seed, True) for seed in range(chosen.runs)]
             causes = Counter(cause for cause, _ in twins[twin])

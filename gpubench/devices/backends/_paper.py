@@ -61,7 +61,8 @@ class PaperRuntime:
         return f"0000:0{index}:00.0"
 
     def deviceCanAccessPeer(self, index: int, peer: int) -> bool:  # noqa: ARG002, N802
-        return not self.card.get("integrated") and "MIG" not in self.card["name"]
+        has_peers = not self.card.get("integrated") and "MIG" not in self.card["name"]
+        return bool(self.card.get("peers", has_peers))
 
 
 def facts_of(card: str) -> Facts:

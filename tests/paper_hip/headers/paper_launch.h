@@ -106,12 +106,13 @@ static inline u64 gb_load(u64 address) { return waited += ACCESS, *(const volati
 #define gb_load_l2(...) paper_load_l2(__VA_ARGS__)
 static inline u64 paper_load_l2(u64 address) { return gb_load(address); }
 template <class T> static T paper_load_l2(const T* from) { return *from; }
-static inline u64 gb_add(u64 address, u64 value) { return waited += ACCESS, __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
-static inline u32 gb_unit() { return blockIdx.x % 4; }
+#define gb_add(...) paper_add(__VA_ARGS__)
+static inline u64 paper_add(u64 address, u64 value) { return waited += ACCESS, __atomic_fetch_add((u64*)address, value, __ATOMIC_SEQ_CST); }
 static inline void gb_pause() {
     if (grid::workers.size() > 1) grid::let_others();
 }
-static inline u64 gb_block_xor(u64 mine) {
+#define gb_block_xor(...) paper_block_xor(__VA_ARGS__)
+static inline u64 paper_block_xor(u64 mine) {
     __shared__ u64 warps[32];
     for (int mask = warpSize / 2; mask > 0; mask /= 2) mine ^= gb_shuffle_xor(mine, mask);
     if (threadIdx.x % warpSize == 0) warps[threadIdx.x / warpSize] = mine;
@@ -121,7 +122,6 @@ static inline u64 gb_block_xor(u64 mine) {
     return mine;
 }
 
-template <class T> static T atomicAdd_system(T* place, T more) { return atomicAdd(place, more); }
 struct ulonglong2 { u64 x, y; };
 static inline ulonglong2 make_ulonglong2(u64 x, u64 y) { return {x, y}; }
 
@@ -135,6 +135,7 @@ static TO gb_as(const FROM& from) {
 }
 typedef _Float16 gb_half2 __attribute__((vector_size(4)));
 typedef _Float16 gb_half4 __attribute__((vector_size(8)));
+typedef _Float16 gb_half8 __attribute__((vector_size(16)));
 typedef short gb_short4 __attribute__((vector_size(8)));
 typedef float gb_float4 __attribute__((vector_size(16)));
 static inline gb_half2 __builtin_elementwise_fma(gb_half2 a, gb_half2 b, gb_half2 c) {
@@ -166,6 +167,47 @@ static SUMS paper_mfma_of_bytes(int a, int b, SUMS c) {  // whole numbers far be
 }
 #define __builtin_amdgcn_mfma_i32_16x16x16i8(a, b, c, ...) paper_mfma_of_bytes<16, 16>(a, b, c)
 #define __builtin_amdgcn_mfma_i32_32x32x8i8(a, b, c, ...) paper_mfma_of_bytes<32, 8>(a, b, c)
+// Those of CDNA 3 and 4, whose operands are a string of bits: COUNT elements of BITS each. Kernels give all elements of an
+// operand one value, so it does not matter which lane has which.
+template <int COUNT>
+static void paper_elements(const void* from, float* to, int bits, int mantissa, int bias) {
+    u8 bytes[36] = {};
+    memcpy(bytes, from, COUNT * bits / 8);
+    for (int i = 0; i < COUNT; ++i) {
+        u32 code;
+        memcpy(&code, bytes + i * bits / 8, 4);
+        code = code >> i * bits % 8 & ((1u << bits) - 1);
+        const u32 fraction = code & ((1u << mantissa) - 1), exponent = (code & ((1u << (bits - 1)) - 1)) >> mantissa;
+        const float size = (fraction + (exponent ? 1u << mantissa : 0)) * exp2f((exponent ? (int)exponent : 1) - bias - mantissa);
+        to[i] = !mantissa ? (signed char)code : code >> (bits - 1) ? -size : size;
+    }
+}
+template <int M, int K, class SUMS, class INPUTS>
+static SUMS paper_wide(INPUTS a, INPUTS b, SUMS c, int bits, int mantissa, int bias) {
+    float x[M * K / 64], y[M * K / 64], sums[M * M / 64];
+    paper_elements<M * K / 64>(&a, x, bits, mantissa, bias);
+    paper_elements<M * K / 64>(&b, y, bits, mantissa, bias);
+    for (int i = 0; i < M * M / 64; ++i) sums[i] = (float)c[i];
+    multiply_of_wave<M, K>(sums, x, y);
+    for (int i = 0; i < M * M / 64; ++i) c[i] = sums[i];
+    return c;
+}
+template <int M, int K, class SUMS, class INPUTS>
+static SUMS paper_f8f6f4(INPUTS a, INPUTS b, SUMS c, int of_a, int of_b, int, int scale_a, int, int scale_b) {
+    static const int bits[] = {8, 8, 6, 6, 4}, mantissa[] = {3, 2, 3, 2, 1}, bias[] = {7, 15, 1, 3, 1};
+    if (of_a != of_b || scale_a || scale_b) __builtin_trap();
+    return paper_wide<M, K>(a, b, c, bits[of_a], mantissa[of_a], bias[of_a]);
+}
+#define __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, ...) paper_wide<16, 32>(a, b, c, 8, 0, 0)
+#define __builtin_amdgcn_mfma_i32_32x32x16_i8(a, b, c, ...) paper_wide<32, 16>(a, b, c, 8, 0, 0)
+#define __builtin_amdgcn_mfma_i32_16x16x64_i8(a, b, c, ...) paper_wide<16, 64>(a, b, c, 8, 0, 0)
+#define __builtin_amdgcn_mfma_i32_32x32x32_i8(a, b, c, ...) paper_wide<32, 32>(a, b, c, 8, 0, 0)
+#define __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, ...) paper_wide<16, 32>(a, b, c, 8, 3, PAPER_BIAS)
+#define __builtin_amdgcn_mfma_f32_32x32x16_fp8_fp8(a, b, c, ...) paper_wide<32, 16>(a, b, c, 8, 3, PAPER_BIAS)
+#define __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, ...) paper_wide<16, 32>(a, b, c, 16, 10, 15)
+#define __builtin_amdgcn_mfma_f32_32x32x16_f16(a, b, c, ...) paper_wide<32, 16>(a, b, c, 16, 10, 15)
+#define __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(...) paper_f8f6f4<16, 128>(__VA_ARGS__)
+#define __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(...) paper_f8f6f4<32, 64>(__VA_ARGS__)
 template <class SUMS>
 static SUMS __builtin_amdgcn_mfma_f64_16x16x4f64(double a, double b, SUMS c, int, int, int) {
     double sums[4];

@@ -30,6 +30,8 @@ MISTAKES = {
     "uncounted": lambda: Task.of(stage(work=Work(payload=8.0), quantity="moved"), check=dict),
     "negative": lambda: Task.of(stage(work=Work(items=-1)), check=dict),
     "text_work": lambda: Task.of(stage(work=Work(items="many")), check=dict),
+    "broken_bytes": lambda: Task.of(stage(work=Work(moved=1024 * 1.024)), check=dict),
+    "buffers": lambda: Task.of(stage(rotation=(dict, dict), buffers=(np.zeros(1),)), check=dict),
     "note": lambda: Task.of(stage(), check=dict, notes={"codec": object()}),
     "long_note": lambda: Task.of(stage(), check=dict, notes={"log": "x" * 10**6}),
     "labels": lambda: Task.of(stage(), check=dict, labels="time-sliced"),
