@@ -103,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                  u32 tokens, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[WARPS][DEPTH], x_full[DEPTH];
-    __shared__ float excesses[DEPTH][AHEAD * TOKENS];
-    __shared__ u16 scales_of[WARPS][DEPTH][AHEAD * 16];
+    __shared__ __align__(16) float excesses[DEPTH][AHEAD * TOKENS];
+    __shared__ __align__(16) u16 scales_of[WARPS][DEPTH][AHEAD * 16];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
     uint4* const ring = (uint4*)(stages + DEPTH * AHEAD * GROUP_BYTES);
     const u32 blocks = cols / GROUP, groups = (rows + OUTPUTS - 1) / OUTPUTS * blocks;
