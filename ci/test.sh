@@ -14,7 +14,7 @@ slow=""
 if [ "${1:-}" = --slow ]; then
     slow=1
     shift
-    set -- -m "not alone" "$@"
+    set -- -m "slow or not slow" "$@"
 fi
 
 started=$SECONDS
@@ -62,8 +62,8 @@ tail -n 1 smoke.jsonl | grep -q '"end"' || fail "the run file has no end record"
 grep -q '</html>' smoke.html || fail "the HTML report is incomplete"
 
 if [ -n "$slow" ]; then
-    step "tests of speed, one at a time"
-    (cd "$root" && "$python" -m pytest -m alone)
+    step "the limits of speed, with no test beside them"
+    bash "$root/ci/study.sh" speed_limits
     step "the device extras, without a device"
     bash "$root/ci/extras.sh"
 fi

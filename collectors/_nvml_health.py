@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from gpubench.api import collector as gb
 
-from ._nvml import handle_of, is_lost, lack_of, lacking
+from ._nvml import handle_of, is_lost, lack_of
 from ._nvml_watch import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, event_reasons, field, process_ids
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -72,9 +72,9 @@ class NvmlHealth:
         Raises Unavailable if NVML does not know the device."""
         try:
             gpu = self._gpu(device)
-            card = CardHealth(self._nvml, gpu, device)
+            card, lack = CardHealth(self._nvml, gpu, device), lack_of(device)
             readings = (*card.readings(), *self._events(device, gpu))
-            return [gb.HealthReading(gb.HealthSign.LOST, 0.0), *map(partial(_explained, device), readings)]
+            return [gb.HealthReading(gb.HealthSign.LOST, 0.0), *(_with_clause(reading, lack) for reading in readings)]
         except LostGpuError as error:
             return [gb.HealthReading(gb.HealthSign.LOST, 1.0, str(error), _DMESG)]
 
@@ -344,11 +344,6 @@ def _with_clause(reading: gb.HealthReading, clause: str) -> gb.HealthReading:
     """Return a reading without a value with a further reason, and another reading as it is."""
     is_missing = reading.value is None and clause
     return replace(reading, note=f"{reading.note}; {clause}") if is_missing else reading
-
-
-def _explained(device: gb.Device, reading: gb.HealthReading) -> gb.HealthReading:
-    """Return a reading; if it has no value, with what this kind of device lacks."""
-    return replace(reading, note=lacking(device, {"": reading.note})[""]) if reading.value is None else reading
 
 
 def xids_in_log(log: Path, pci: str, instance: int | None = None) -> list[int]:

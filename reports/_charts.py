@@ -273,6 +273,8 @@ def line_of(line: gb.Curve, colour: str, across: Axis, up: Axis, *, has_tooltips
     `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer."""
     places = [(across.place(x), up.place(point.value)) for x, point in line.points]
     parts = [svg.polyline(places, f"line {colour}")] if len(places) >= FEWEST_POINTS else []
+    if not has_tooltips and len(places) > svg.WIDTH:
+        return svg.join(parts)  # dots as close as the pixels are a line
     for (x, y), (_, point) in zip(places, line.points, strict=True):
         low, high = up.place(point.figure.interval.low), up.place(point.figure.interval.high)
         parts += [svg.line(x, low, x, high, f"line {colour}")] if low - high > 7 else []

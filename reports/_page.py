@@ -211,7 +211,7 @@ def page(run: gb.Run, enclosure: gb.Enclosure | None = None) -> dict[str, Any]:
 
 def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, Any]:
     """Return the section of a suite."""
-    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    info = summary.suite_infos.get(name)
     views = sorted(info.views if info else (), key=lambda view: _is_of_host(summary, name, view))
     return {
         "name": name,

@@ -70,7 +70,7 @@ def at_values(plain: Axis, values: Iterable[float]) -> Axis:
     """Return the axis with a tick at each of `values`, or `plain` unchanged if their labels would overlap."""
     places = sorted(set(values))
     apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
-    labels = [f"{place:.6g}" for place in places]
+    labels = [f"{place:.0f}" if float(place).is_integer() else f"{place:.6g}" for place in places]
     if not labels or (len(places) > 1 and apart < 7.0 * max(map(len, labels)) + 8):
         return plain
     return dataclasses.replace(plain, ticks=tuple(zip(places, labels, strict=True)))
@@ -278,7 +278,8 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     parts += [line(across.start, up.start, across.end, up.start, "axis")]
     for value, label in across.ticks:
         x = across.place(value)
-        parts += [line(x, up.start, x, up.start + 4, "axis"), text(x, up.start + 17, label, "middle")]
+        inside = min(x, across.end + 26 - 4.0 * len(label))  # the last label is not cut off
+        parts += [line(x, up.start, x, up.start + 4, "axis"), text(inside, up.start + 17, label, "middle")]
     parts += [text(across.end, up.start + 34, _axis_title(across_name, across.unit), "end", "name")]
     parts += [text(2.0, 12.0, _axis_title(up_name, up.unit), "start", "name")]
     return join(parts)

@@ -16,16 +16,18 @@ from markupsafe import Markup, escape
 _FOLDER = Path(__file__).parent
 
 
-def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), **values: object) -> str:
+def web_page(template: str, *sheets: str, scripts: Iterable[str] = (), linked: str = "", **values: object) -> str:
     """Return the page of the template `template`, a file of this folder, as HTML.
 
-    The security policy of the page allows this style and script by their hashes."""
-    style, script = _read_files(sheets), _read_files(scripts)
+    The security policy of the page allows this style and script by their hashes, or the style sheet `linked` of the
+    same site."""
+    style, script = read_files(sheets), read_files(scripts)
     return (
         _templates()
         .get_template(template)
         .render(
             style=Markup(style),
+            linked=linked,
             digest=_digest(style),
             script=Markup(script),
             script_digest=_digest(script) if script else "",
@@ -75,7 +77,7 @@ def _module(template: str) -> object:
     return _templates().get_template(template).module
 
 
-def _read_files(names: Iterable[str]) -> str:
+def read_files(names: Iterable[str]) -> str:
     """Return the joined content of the files `names` of this folder; a licence becomes a comment of a script."""
     return "".join(f"/*!\n{content}\n*/\n" if name.endswith(".LICENSE") else content for name, content in _texts(names))
 

@@ -17,14 +17,15 @@ _MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class BencherReport:
-    """Writes one JSON object: case and devices → measure → value with the ends of its interval."""
+    """Writes one JSON object: case, devices and their models → measure → value with the ends of its interval."""
 
     summary: str = "the headline figures in Bencher Metric Format (JSON)"
 
     def render(self, run: gb.Run) -> str:
         """Return the document; a figure whose unit has no measure above has the measure `value`."""
         document = {}
-        for spread in gb.Summary(run).spreads():
+        summary = gb.Summary(run)
+        for spread in summary.spreads():
             figure = spread.figure
             if figure is None:
                 continue
@@ -36,7 +37,8 @@ class BencherReport:
             }
             values = {name: value * factor for name, value in ends.items() if gb.record(value) is not None}
             if "value" in values:
-                document[f"{spread.case.id} on {'+'.join(spread.devices)}"] = {slug: values}
+                models = dict.fromkeys(summary.device(device).name for device in spread.devices)
+                document[f"{spread.case.id} on {'+'.join(spread.devices)} ({' + '.join(models)})"] = {slug: values}
         return json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 

@@ -17,7 +17,7 @@ from ._fleet_page import fleet_page
 from ._page import page
 from ._sides import side_by_side
 from ._svg import Axis, axis
-from ._web import web_page
+from ._web import read_files, web_page
 
 _WIDTH, _HEIGHT = 760.0, 250.0
 _LEFT, _TOP, _BOTTOM = 34.0, 22.0, _HEIGHT - 30
@@ -151,30 +151,31 @@ def site_page(site: gb.Site) -> dict[str, Any]:
 
 
 def catalogue_page(catalogue: gb.CataloguePage) -> dict[str, Any]:
-    """Return the values of a page of the catalogue: each row with its figures and its method as texts, and a strip.
+    """Return the values of a page of the catalogue: each row with its figures, its runs and its method as texts.
 
-    The strip has a dot and an interval for each run with the newest version of the case."""
+    On the page of a case, a strip has a dot and an interval for each run with the newest version of the case."""
     rows = []
     for row in catalogue.rows:
-        newest = row.figures[0][3]
-        alike = [entry for entry in row.figures if (entry[3].unit, entry[3].version) == (newest.unit, newest.version)]
+        newest = row.figures[0][2]
+        alike = [entry for entry in row.figures if (entry[2].unit, entry[2].version) == (newest.unit, newest.version)]
         values = [figure.median for *_, figure in alike]
-        medians = statistics.median(values), min(values), max(values)
-        ends = [end for *_, figure in alike for end in (figure.low, figure.high)]
-        across = axis(ends, newest.unit, 6.0, 234.0, zero=False)
-        parts = [svg.line(6.0, 10.0, 234.0, 10.0, "grid")]
-        for date, tier, _, figure in alike:
-            parts.append(svg.line(across.place(figure.low), 10.0, across.place(figure.high), 10.0, "spread"))
-            tooltip = f"{date}, {tier or 'profile'}: {gb.units.quantity(figure.median, figure.unit)}"
-            parts.append(svg.dot(across.place(figure.median), 10.0, 3.0, "c0", tooltip))
-        tiers = "+".join(dict.fromkeys(tier or "profile" for _, tier, _, _ in alike))
         samples = sum(figure.samples for *_, figure in alike)
-        method = f"{newest.series}, {newest.better} is better, version {newest.version}, {tiers}, {samples} samples"
-        numbers = [gb.units.quantity(value, newest.unit) for value in medians]
-        strip = svg.picture(f"{row.label}: {numbers[1]} to {numbers[2]}", 20.0, *parts, width=240.0)
-        rows.append((row, numbers, method, strip))
-    suites = {row.figures[0][3].suite for row in catalogue.rows}
-    return {"title": catalogue.title, "rows": rows, "lead": suites.pop() if len(suites) == 1 else ""}
+        method = f"{newest.series}, {newest.better} is better, version {newest.version}, {samples} samples"
+        numbers = [gb.units.quantity(of(values), newest.unit) for of in (statistics.median, min, max)]
+        runs = [(page, f"{date}: {gb.units.quantity(figure.median, newest.unit)}") for date, page, figure in alike]
+        strip = _strip([(figure.low, figure.median, figure.high) for *_, figure in alike]) if catalogue.is_case else ""
+        rows.append((row, numbers, method, runs, strip))
+    suites = {row.figures[0][2].suite for row in catalogue.rows}
+    lead = suites.pop() if len(suites) == 1 else ""
+    return {"title": catalogue.title, "rows": rows, "lead": lead, "is_case": catalogue.is_case}
+
+
+def _strip(intervals: Sequence[tuple[float, float, float]]) -> Markup:
+    """Draw the 95 % intervals of runs, each the low end, the median and the high end, on one line."""
+    across = axis([end for low, _, high in intervals for end in (low, high)], "", 6.0, 234.0, zero=False)
+    lines = [f"M{across.place(low):.0f} 10H{across.place(high):.0f}" for low, _, high in intervals]
+    dots = [f"M{across.place(median):.0f} 10h0" for _, median, _ in intervals]
+    return Markup('<svg viewBox="0 0 240 20"><path d="{}"/><path d="{}"/></svg>').format("".join(lines), "".join(dots))
 
 
 def _runs(count: int) -> str:
@@ -207,11 +208,15 @@ class HtmlReport:
 
     def index(self, site: gb.Site) -> str:
         """Return the page that lists the runs of a site."""
-        return web_page("site.html", "html.css", "site.css", page=site_page(site))
+        return web_page("site.html", linked="site.css", page=site_page(site))
 
     def catalogue(self, page: gb.CataloguePage) -> str:
         """Return the page of a card with its cases, or of a case with its cards."""
-        return web_page("catalogue.html", "html.css", "site.css", page=catalogue_page(page))
+        return web_page("catalogue.html", linked="../site.css", page=catalogue_page(page))
+
+    def style(self) -> str:
+        """Return the style sheet of the index and of the catalogue, `site.css`."""
+        return read_files(("html.css", "site.css"))
 
     def fleet(self, judgement: gb.FleetJudgement) -> str:
         """Return the page of a fleet's judgement."""

@@ -1,6 +1,7 @@
 """Write the figures of a run as one JSON document, schema `gpubench.summary/1`."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +37,9 @@ def _render_document(document: dict[str, Any]) -> str:
 
 
 def _member(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(f"  {_dumps(item)}" for item in value) + "\n ]"
+    if isinstance(value, Iterator) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        lines = [f"  {_dumps(item)}" for item in value]
+        return "[\n" + ",\n".join(lines) + "\n ]" if lines else "[]"
     return _dumps(value)
 
 
@@ -64,7 +66,7 @@ def _document(summary: gb.Summary) -> dict[str, Any]:
         "payoffs": gb.record(gb.derived(summary, gb.Payoffs)),
         "serving": gb.record([model for view in gb.derived(summary, gb.Servings) for model in view.models]),
         "amortisation": gb.record([item for view in gb.derived(summary, gb.Amortisation) for item in view.operators]),
-        "results": [_result(summary, result, spreads[result.key]) for result in summary.run.results],
+        "results": (_result(summary, result, spreads[result.key]) for result in summary.run.results),
     }
 
 

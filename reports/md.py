@@ -217,12 +217,17 @@ class MarkdownReport:
         summary = gb.Summary(run)
         suites = [_Suite(suite, summary) for suite in gb.listing(summary)]
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
-        whole = _document(summary, suites, None)
+        head = list(_head_lines(gb.overview(summary), summary.interval_name))
+        notices = _texts.notices(summary, [line.spread.row for suite in suites for line in suite.lines])
+        end = [*_environment_lines(summary.run), f"\n{_texts.legend_text(summary)}"]
+        derived = [line for table in gb.tables(summary) for line in _derived_lines("##", table)]
+        whole = _document([*head, *_notice_lines(notices)], suites, None, [*derived, *end])
         if len(whole.encode()) <= MOST_BYTES:
             return whole
         heads_bytes = sum(len("\n".join(_heading_lines(suite)).encode()) + 1 for suite in suites)
-        room = MOST_BYTES - len(_document(summary, suites, frozenset()).encode()) - heads_bytes
-        return cut(_document(summary, suites, _fitting_rows(suites, room)))
+        head += _notice_lines(notices[:_NOTICES])
+        room = MOST_BYTES - len(_document(head, suites, frozenset(), end).encode()) - heads_bytes
+        return cut(_document(head, suites, _fitting_rows(suites, room), end))
 
     def compare(self, comparison: gb.Comparison) -> str:
         """Return several runs side by side, as Markdown that ends with a newline and fits a comment."""
@@ -272,23 +277,16 @@ def _fitting_rows(suites: Sequence[_Suite], room_bytes: int) -> frozenset[str]:
     return frozenset(fitting)
 
 
-def _document(summary: gb.Summary, suites: Sequence[_Suite], kept: frozenset[str] | None) -> str:
+def _document(head: Sequence[str], suites: Sequence[_Suite], kept: frozenset[str] | None, end: Sequence[str]) -> str:
     """Return the whole document, or for a `kept` that is not None a shorter one with only the rows in `kept`."""
-    rows = [line.spread.row for suite in suites for line in suite.lines]
-    all_notices = _texts.notices(summary, rows)
-    parts = [
-        *_head_lines(gb.overview(summary), summary.interval_name),
-        *_notice_lines(all_notices if kept is None else all_notices[:_NOTICES]),
-    ]
+    parts = list(head)
     if kept is not None:
         left_out = sum(row not in kept for suite in suites for row in suite.rows)
-        parts.append(f"\n> {left_out} of {len(rows)} cases are left out; the worst cases are kept. {_FULL}")
+        count = sum(len(suite.rows) for suite in suites)
+        parts.append(f"\n> {left_out} of {count} cases are left out; the worst cases are kept. {_FULL}")
     for suite in suites:
         parts += _suite_section(suite, kept)
-    for derived in gb.tables(summary) if kept is None else ():
-        parts += _derived_lines("##", derived)
-    parts += [*_environment_lines(summary.run), f"\n{_texts.legend_text(summary)}"]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *end]) + "\n"
 
 
 def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
@@ -351,7 +349,8 @@ def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
 
 
 def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
-    sentence = next((info.summary for info in suite.summary.run.manifest.suites if info.name == suite.name), "")
+    info = suite.summary.suite_infos.get(suite.name)
+    sentence = info.summary if info else ""
     yield f"\n## {gb.escape(suite.name)}\n"
     if sentence:
         yield f"{gb.escape(sentence)}\n"

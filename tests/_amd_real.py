@@ -18,12 +18,11 @@ EventBit = namedtuple("EventBit", "mask name kind")
 class EnumOfNames:
     """Stands for an enumeration: each member is its own name."""
 
-    def __getattr__(self, name: str) -> str:
+    def __getattr__(self, name):
         return name
 
 
-def reader(folder: Path) -> types.ModuleType:
-    """Return the module `_amd_libraries` from the folder of the collectors, with its imports replaced."""
+def reader(folder):
     door = types.ModuleType("gpubench.api.collector")
     door.Counter, door.EventBit, door.Measure, door.EventClass = Counter, EventBit, EnumOfNames(), EnumOfNames()
     room = types.ModuleType("gpubench.collectors")
@@ -33,7 +32,7 @@ def reader(folder: Path) -> types.ModuleType:
     return importlib.import_module("gpubench.collectors._amd_libraries")
 
 
-def main() -> None:
+def main():
     """Print a JSON object: the library's version and its values, or without a PCI address the child's answers."""
     module = reader(Path(sys.argv[2]))
     if len(sys.argv) == 3:

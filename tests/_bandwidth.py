@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import _make as make
 import pytest
@@ -13,9 +12,8 @@ from _poison import overwrite
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.authoring.task import Task
 from gpubench.base.errors import WrongAnswer
-from gpubench.model import Case, Device, Facts, Tier
+from gpubench.model import Case, Facts
 from gpubench.plugins.backend import Traits
 
 H200 = dataclasses.replace(make.H200, dtypes=("float32", "float16"))
@@ -24,33 +22,32 @@ SUITE = plugins.load("suites", "bandwidth")
 MIB = 2**20
 
 
-def ids(device: Device, tier: Tier) -> list[str]:
+def ids(device, tier):
     return [case.id for case in SUITE.cases(Target(Facts((device,)), device, tier))]
 
 
 sibling = partial(suite_module, "bandwidth")
 
 
-def bench_of(name: str, params: dict[str, Any], backend: str = "host") -> Bench:
-    """Return the bench of the bandwidth case `name` on the first device of `backend`."""
+def bench_of(name, params, backend="host"):
     room = plugins.load("backends", backend)
     device = room.devices()[0]
     case = Case("bandwidth", name, tuple(params.items()))
     return Bench(room.open(device), case, Target(Facts((device,)), device), SUITE.package)
 
 
-def build(name: str, backend: str = "host", **params: Any) -> Task:
+def build(name, backend="host", **params):
     return SUITE.build(bench_of(name, params, backend))
 
 
-def build_on(open_device: Any, name: str, **params: Any) -> Task:
+def build_on(open_device, name, **params):
     """Return the task of a case on a device that is already open."""
     device = open_device.device
     case = Case("bandwidth", name, tuple(params.items()))
     return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))
 
 
-def assert_checked(task: Task, device: Any = None) -> None:
+def assert_checked(task, device=None):
     """Assert that poisoned outputs fail the check and fresh ones pass, and that of two inputs an earlier answer fails.
 
     `device` is the open device of the task, by default the host."""
@@ -72,5 +69,5 @@ class PlainGpu:
     device = A100
     traits = Traits("nvidia", "sm_70", "cuda", ("hot",), "none", is_gpu=True)
 
-    def free_bytes(self) -> int:
+    def free_bytes(self):
         return 2**40

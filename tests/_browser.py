@@ -3,8 +3,6 @@
 It speaks the DevTools protocol over two pipes, so that no package and no port is needed.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl
@@ -13,9 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
@@ -25,19 +21,19 @@ _QUIET = ("--disable-background-networking", "--disable-component-update", "--hi
 class Browser:
     """A running browser with one page; `messages` are the errors of its console and the requests that it made."""
 
-    def __init__(self, write: int, read: int) -> None:
+    def __init__(self, write, read):
         self._write, self._read = write, read
         self._buffer, self._last, self._session = b"", 0, ""
         self.messages: list[str] = []
 
-    def begin(self) -> None:
+    def begin(self):
         """Open a tab and turn on the events of the protocol that the tests read."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method, **params):
         """Return what the browser answers to a command of the protocol."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
@@ -50,12 +46,12 @@ class Browser:
                 assert "error" not in reply, (method, reply["error"])
                 return reply["result"]
 
-    def wait_for(self, event: str) -> None:
+    def wait_for(self, event):
         """Read messages until this event of the protocol has arrived."""
         while self._next().get("method") != event:
             pass
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self):
         """Return the next message of the browser; errors of the page and its requests are also kept."""
         while b"\0" not in self._buffer:
             received = os.read(self._read, 1 << 16)
@@ -74,10 +70,7 @@ class Browser:
                     self.messages.append(f"requested {url}")
         return message
 
-    def show(
-        self, file: Path, width: int = 1280, height: int = 800, dark: bool = False, media: str = "", script: bool = True
-    ) -> None:
-        """Load a page at a width, and wait until it is there."""
+    def show(self, file, width=1280, height=800, dark=False, media="", script=True):
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -89,14 +82,13 @@ class Browser:
         self.call("Page.navigate", url=f"file://{file}" if isinstance(file, Path) else file)
         self.wait_for("Page.loadEventFired")
 
-    def ask(self, expression: str) -> Any:
+    def ask(self, expression):
         """Return the value of an expression in the page, a promise's when it is there."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, json.dumps(answer["exceptionDetails"])[:2000]
         return answer["result"].get("value")
 
-    def photograph(self, file: Path, top: int = 0, height: int = 0, width: int = 0, scale: float = 1.0) -> None:
-        """Write a picture of the page from `top` on, of all of it where no height is given."""
+    def photograph(self, file, top=0, height=0, width=0, scale=1.0):
         size = self.ask("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {
             "x": 0, "y": top, "width": width or size[0], "height": height or min(size[1], 16_000), "scale": scale,
@@ -106,13 +98,13 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browser() -> Iterator[Browser]:
+def browser():
     """Start a browser with a profile of its own, and end it."""
     assert PROGRAM, "there is no Chromium here"
     from_us, to_them = os.pipe()
     from_them, to_us = os.pipe()
 
-    def arrange() -> None:  # Chromium reads the protocol from descriptor 3 and writes it to 4, so the pipes move there.
+    def arrange():  # Chromium reads the protocol from descriptor 3 and writes it to 4, so the pipes move there.
         for wanted, pipe in ((3, fcntl.fcntl(from_us, fcntl.F_DUPFD, 10)), (4, fcntl.fcntl(to_us, fcntl.F_DUPFD, 10))):
             os.dup2(pipe, wanted)
 

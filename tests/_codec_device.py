@@ -25,7 +25,6 @@ class Addressed(np.ndarray):
 
 
 def _with_addresses(make):
-    """Return a function that makes arrays as `make` does, but with addresses."""
     return lambda *args, **options: np.array(make(*args, **options)).view(Addressed)
 
 

@@ -4,8 +4,6 @@ The machine's inventory is taken once, by the same child process as always. A te
 inventory, or which is about signals, closed pipes or imports, starts a process of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io
@@ -13,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -33,7 +29,7 @@ class CommandResult(NamedTuple):
     stderr: str
 
 
-def gpubench(*arguments: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
+def gpubench(*arguments, cwd=".", **environment):
     """Call the command in a folder, with these variables in its environment, and return what a process would."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -49,7 +45,7 @@ def gpubench(*arguments: object, cwd: Path | str = ".", **environment: str) -> C
     return CommandResult(status, out.getvalue(), err.getvalue())
 
 
-def start(*arguments: object, cwd: Path | str = ".", **environment: str) -> subprocess.Popen[str]:
+def start(*arguments, cwd=".", **environment):
     """Start the command in a process of its own, with these variables added to this process's."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "gpubench", *map(str, arguments)],
@@ -61,14 +57,14 @@ def start(*arguments: object, cwd: Path | str = ".", **environment: str) -> subp
     )
 
 
-def in_process(*arguments: object, cwd: Path | str = ".", **environment: str) -> CommandResult:
+def in_process(*arguments, cwd=".", **environment):
     """Run the command in a process of its own and return its end."""
     process = start(*arguments, cwd=cwd, **environment)
     out, err = process.communicate()
     return CommandResult(process.returncode, out, err)
 
 
-def end_processes(*processes: subprocess.Popen[str], limit_s: float = 100) -> list[int]:
+def end_processes(*processes, limit_s=100):
     """Return the exit statuses; processes that still run are killed."""
     try:
         outputs = [process.communicate(timeout=limit_s) for process in processes]
@@ -80,14 +76,13 @@ def end_processes(*processes: subprocess.Popen[str], limit_s: float = 100) -> li
     return [process.returncode for process in processes]
 
 
-def node_variables(rank: int, size: int, port: int) -> dict[str, str]:
-    """Return the environment variables of node `rank` in a group of `size`."""
+def node_variables(rank, size, port):
     names = (nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET)
     return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
 
 
 @contextlib.contextmanager
-def _signals_restored() -> Iterator[None]:
+def _signals_restored():
     """Restore the signal handlers that the command replaces."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:

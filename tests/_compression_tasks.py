@@ -12,7 +12,6 @@ from gpubench.model import DataFile, Facts
 
 
 def file_of(tmp_path, data, label="mine.bin"):
-    """Write `data` into the file `label` and return it as a data file of the user."""
     path = tmp_path / label
     path.write_bytes(data)
     return DataFile(label, str(path), len(data))
@@ -29,7 +28,6 @@ def build(suite, opened, codec, tier="smoke", seed=0, data=(), size_bytes=None, 
 
 
 def sized(case, size_bytes):
-    """Return the case with `size_bytes` as its size."""
     params = tuple((axis, size_bytes if axis == "size_bytes" else value) for axis, value in case.params)
     return dataclasses.replace(case, params=params)
 

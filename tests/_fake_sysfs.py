@@ -46,12 +46,12 @@ USED_BYTES = 12345678848
 ENERGY_STEPS = 2**20  # 16 J
 
 
-def pci(index: int) -> str:
+def pci(index):
     """Return the PCI address of a GPU."""
     return f"0000:{0x0C + 0x11 * index:02x}:00.0"
 
 
-def readings(kind: str, index: int) -> dict[str, float]:
+def readings(kind, index):
     """Return the values that every reader must find in the files of a GPU."""
     model = MODELS[kind]
     return {
@@ -68,7 +68,7 @@ def readings(kind: str, index: int) -> dict[str, float]:
     }
 
 
-def _write(path: Path, content: object) -> None:
+def _write(path, content):
     """Write a file and its folders; text ends with a line break."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
@@ -77,21 +77,15 @@ def _write(path: Path, content: object) -> None:
         path.write_text(f"{content}\n")
 
 
-def _link(path: Path, target: str) -> None:
+def _link(path, target):
     """Make a symbolic link and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
 
 
 def gpu_metrics(
-    revision: int,
-    energy: int = ENERGY_STEPS,
-    throttle: int = 0,
-    power_w: int = N_A16,
-    residencies: tuple[int, ...] = (0, 0, 0, 0, 0),
-    gfx_mhz: int = 2100,
-    dram: int = 41,
-) -> bytes:
+    revision, energy=ENERGY_STEPS, throttle=0, power_w=N_A16, residencies=(0, 0, 0, 0, 0), gfx_mhz=2100, dram=41
+):
     """Return the binary table (kgd_pp_interface.h): of revision 3 as of the MI200, 4 to 8 as of the MI300X.
 
     `throttle` is the mask of revision 3, `residencies` are PROCHOT, PPT, socket, VR and HBM from revision 6 on.
@@ -118,7 +112,7 @@ def gpu_metrics(
     return struct.pack("<HBB", len(table) + 4, 1, revision) + table
 
 
-def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int = 1) -> Path:
+def build(root, kind, count=2, revision=0, split=1):
     """Write the files of `count` GPUs below `root`, and return `root`.
 
     `revision` is that of gpu_metrics, by default the model's; `split` is the number of devices per card.
@@ -147,17 +141,17 @@ def build(root: Path, kind: str, count: int = 2, revision: int = 0, split: int =
     return root
 
 
-def folder(root: Path, index: int = 0) -> Path:
+def folder(root, index=0):
     """Return the folder of a card's files."""
     return root / "sys/bus/pci/devices" / pci(index)
 
 
-def gpu_id(device: int) -> int:
+def gpu_id(device):
     """Return the driver's number of a device, which names the files of its processes."""
     return 41000 + device
 
 
-def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = None) -> Path:
+def process(root, pid, memory, queue=None):
     """Write the files of a process that has opened ROCm: its bytes on each device, and a queue to one of them."""
     files = root / "sys/class/kfd/kfd/proc" / str(pid)
     _write(files / "pasid", 0)
@@ -168,7 +162,7 @@ def process(root: Path, pid: int, memory: dict[int, int], queue: int | None = No
     return files
 
 
-def _drm(root: Path, above: str, card: int, render: int) -> None:
+def _drm(root, above, card, render):
     """Write both device files of a device (card and render node), and their folders."""
     for name, minor in ((f"card{card}", card), (f"renderD{render}", render)):
         _link(root / "sys/class/drm" / name, f"../../{above}/drm/{name}")
@@ -177,15 +171,14 @@ def _drm(root: Path, above: str, card: int, render: int) -> None:
         _write(root / "dev/dri" / name, b"")
 
 
-def _part(root: Path, card: int, render: int) -> None:
+def _part(root, card, render):
     """Write a further device of a split card, which has only these files."""
     above = f"devices/platform/amdgpu_xcp_{render}"
     _drm(root, above, card, render)
     _write(root / "sys" / above / "uevent", "MODALIAS=platform:amdgpu_xcp")
 
 
-def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
-    """Write the files of one card: those of the driver, of its monitor and of its devices."""
+def _gpu(root, model, index, split):
     above = f"devices/pci0000:00/0000:00:{index + 1:02x}.1/{pci(index)}"
     files = root / "sys" / above
     _drm(root, above, index, 128 + index * split)
@@ -200,8 +193,7 @@ def _gpu(root: Path, model: AmdModel, index: int, split: int) -> None:
     _link(monitor / "device", f"../../../{pci(index)}")
 
 
-def _files(model: AmdModel, index: int) -> dict[str, object]:
-    """Return the content of the files in a card's folder, by name."""
+def _files(model, index):
     number = f"0x{model.device:04x}"
     content: dict[str, object] = {
         "vendor": "0x1002", "device": number, "subsystem_vendor": "0x1002", "subsystem_device": number,
@@ -230,7 +222,7 @@ def _files(model: AmdModel, index: int) -> dict[str, object]:
     return content | {f"ras/{block}_err_count": "ue: 0\nce: 0" for block in blocks}
 
 
-def _monitor(model: AmdModel) -> dict[str, object]:
+def _monitor(model):
     """Return the files of the hardware monitor: the families differ in the power, and only MI200 has an edge sensor."""
     power = "power1_average" if model.has_edge else "power1_input"
     content: dict[str, object] = {
@@ -245,7 +237,7 @@ def _monitor(model: AmdModel) -> dict[str, object]:
     return content | edge
 
 
-def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: int, width: int = 64) -> None:
+def _node(folder, gpu_id, properties, memory_bytes, width=64):
     """Write a node of KFD's topology, with one bank of memory."""
     _write(folder / "gpu_id", gpu_id)
     _write(folder / "name", "")
@@ -255,7 +247,7 @@ def _node(folder: Path, gpu_id: int, properties: dict[str, int], memory_bytes: i
     _write(folder / "mem_banks/0/properties", bank)
 
 
-def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -> None:
+def _kfd_gpu(nodes, model, index, count, split):
     """Write the node of a device in KFD's topology, linked to the host and to every other device."""
     node = index + 1
     domain, bus, _ = pci(index // split).split(":")
@@ -274,7 +266,7 @@ def _kfd_gpu(nodes: Path, model: AmdModel, index: int, count: int, split: int) -
         _link_between(nodes, node, neighbour + 1, place + 1, kind=11)
 
 
-def _link_between(nodes: Path, here: int, there: int, place: int, kind: int = 2) -> None:
+def _link_between(nodes, here, there, place, kind=2):
     """Write the link from one node to another: type 2 is PCI Express, 11 is xGMI (kfd_crat.h)."""
     properties = {"type": kind, "node_from": here, "node_to": there, "weight": 15 if kind == 11 else 20, "flags": 1}
     properties |= {"min_bandwidth": 64000 if kind == 11 else 0, "max_bandwidth": 64000}

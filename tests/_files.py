@@ -1,7 +1,5 @@
 """Write run files to the disk for tests, and read their lines in any packing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 
@@ -12,7 +10,6 @@ from gpubench.model import disk, store
 
 
 def write(path, *records, end=True, manifest=None):
-    """Write a run file of these results and samples and return its path."""
     with store.RunWriter.create(path, manifest or make.manifest()) as writer:
         for item in records:
             writer.samples(item) if isinstance(item, model.Samples) else writer.result(item)

@@ -1,7 +1,5 @@
 """Fleets on one machine for tests: nodes are threads, whose program copies a prepared run file."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sys
@@ -66,8 +64,6 @@ class ThreadLaunch:
 
 
 class ThreadFleet:
-    """A folder, its board and nodes that run as threads until the session ends."""
-
     def __init__(self, folder, world):
         folder.mkdir(exist_ok=True)
         self.folder = folder

@@ -1,7 +1,5 @@
 """Fleets for tests: the digest of a recorded run, copied to as many nodes and GPUs as wanted, perturbed by rule."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -9,7 +7,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from gpubench.analysis.overview import Component, DigestBuilder, NodeDigest
+from gpubench.analysis.overview import DigestBuilder, NodeDigest
 from gpubench.model import store
 from gpubench.model.fleet import Fleet, FleetNode
 
@@ -20,7 +18,7 @@ _CLOCK_HZ = 1.98e9
 
 
 @functools.cache
-def template() -> NodeDigest:
+def template():
     """Return the digest of a recorded run on two H200, their host and the links between them."""
     builder = DigestBuilder()
     store.scan(_RECORDING, builder.add)
@@ -59,7 +57,7 @@ def _digest(name, gpus, slow, states, draw):
     return NodeDigest(name, tuple(made), template().versions)
 
 
-def _component(like, name, devices, slow, states, draw) -> Component:
+def _component(like, name, devices, slow, states, draw):
     """Return a component like a recorded one, with random differences of its rates and the wanted slowdown."""
     slower = slow.get((name, devices[0]), {}) if len(devices) == 1 else slow.get((name, devices), {})
     more = states.get((name, devices[0]), frozenset()) if len(devices) == 1 else frozenset()

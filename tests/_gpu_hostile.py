@@ -26,7 +26,6 @@ def device_module():
 
 
 def compressed(bench, codec, chunks):
-    """Return every chunk compressed as one batch, in host memory, and the status of each."""
     module, xp, count = device_module(), bench.xp, len(chunks)
     target = module.DeviceChunks.room(xp, count, codec.max_output_bytes(MOST))
     scratch = xp.empty(max(codec.temp_bytes(count, MOST).values()), xp.uint8)

@@ -39,11 +39,11 @@ class PaperGpu:
 class PaperBench(Bench):
     """A bench whose kernels are built by g++ from the same file."""
 
-    def kernel(self, file: str, name: str, **defines: int):
+    def kernel(self, file, name, **defines):
         return kernel(path_of(self._find_source(file)), name, **defines)
 
 
-def bench(suite, vendor="amd", free=2**40, **params) -> PaperBench:
+def bench(suite, vendor="amd", free=2**40, **params):
     """Return a bench of the suite on a GPU on paper; with vendor `amd`, NumPy computes the library's products."""
     features = frozenset({"matrix", "wgmma"} if vendor == "nvidia" else ())
     traits = Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True, features=features)

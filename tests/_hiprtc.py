@@ -43,13 +43,13 @@ class Compiled:
     kernels: dict[str, list[Instruction]] = field(default_factory=dict)
 
 
-def root() -> Path | None:
+def root():
     """Return the folder of unpacked packages; None if there is none."""
     named = os.environ.get("GPUBENCH_ROCM_ROOT", "")
     return Path(named) if named and Path(named, "usr/bin/python3").exists() else None
 
 
-def command() -> list[str]:
+def command():
     """Return the command of the Python that loads hipRTC: that of the unpacked packages, else this one."""
     here = root()
     if here is None:
@@ -58,7 +58,7 @@ def command() -> list[str]:
     return [str(loader), "--library-path", str(libraries), str(here / "usr/bin/python3")]
 
 
-def _load_first(names: tuple[str, ...]) -> ctypes.CDLL | None:
+def _load_first(names):
     """Return the first of these libraries that loads; None if none does."""
     for name in names:
         try:
@@ -68,13 +68,13 @@ def _load_first(names: tuple[str, ...]) -> ctypes.CDLL | None:
     return None
 
 
-def library() -> ctypes.CDLL | None:
+def library():
     """Return the library that has hipRTC, as this process's environment finds it; None if there is none."""
     return _load_first(_NAMES)
 
 
 @functools.cache
-def version() -> str:
+def version():
     """Return the version of hipRTC, as `6.4.43484`; empty without hipRTC."""
     child = subprocess.run(
         [*command(), str(Path(__file__))], capture_output=True, text=True, timeout=60, check=False, env=_environment()
@@ -82,17 +82,17 @@ def version() -> str:
     return child.stdout.strip() if child.returncode == 0 else ""
 
 
-def archs() -> tuple[str, ...]:
+def archs():
     """Return the architectures to compile for; hipRTC 5.2 aborts on those after gfx90a."""
     return ARCHS if version() and int(version().partition(".")[0]) >= 6 else ARCHS[:1] if version() else ()
 
 
-def _environment() -> dict[str, str]:
+def _environment():
     """Return this process's environment without the variables of Python and of the loader."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
 
 
-def built(source: str, arch: str) -> Compiled:
+def built(source, arch):
     """Compile the source for one architecture and disassemble it, in a child process."""
     arguments = [*command(), str(Path(__file__)), arch]
     child = subprocess.run(
@@ -104,7 +104,7 @@ def built(source: str, arch: str) -> Compiled:
     return Compiled(answer["status"], answer["log"], kernels_of(answer["text"]))
 
 
-def compiled(source: str, arch: str) -> tuple[int, str]:
+def compiled(source, arch):
     """Return the status of hipRTC (0: compiled) and its log."""
     answer = built(source, arch)
     return answer.status, answer.log
@@ -114,7 +114,7 @@ _LINE = re.compile(r"^\s+(\w+)(.*?)\s*//\s*([0-9A-F]+):")
 _TARGET = re.compile(r"^\s*(\d+)\b")
 
 
-def kernels_of(text: str) -> dict[str, list[Instruction]]:
+def kernels_of(text):
     """Return the instructions of each function of a disassembly.
 
     The operand of a branch, a number of words from the next instruction, becomes an address.
@@ -136,7 +136,7 @@ def kernels_of(text: str) -> dict[str, list[Instruction]]:
     return kernels
 
 
-def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
+def loops(instructions):
     """Return the instructions of each loop, from the target of a backward branch to the branch; loops may be nested."""
     bodies = []
     for branch in instructions:
@@ -153,7 +153,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("handle", ctypes.c_uint64),)
 
 
-def _disassemble(code: bytes, arch: str) -> str:
+def _disassemble(code, arch):
     """Return the disassembly of a code object by AMD's comgr (amd_comgr.h of 2.x and 3.0; action numbers differ)."""
     comgr = _load_first(_COMGR)
     assert comgr is not None
@@ -182,8 +182,7 @@ def _disassemble(code: bytes, arch: str) -> str:
     return room.raw.decode(errors="replace")
 
 
-def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
-    """Return the status, the log and the disassembly of a source compiled for one architecture."""
+def _compile(rtc, source, arch):
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert rtc.hiprtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
     options = (f"--gpu-architecture={arch}".encode(), b"-DHIP_ENABLE_WARP_SYNC_BUILTINS")
@@ -200,7 +199,7 @@ def _compile(rtc: ctypes.CDLL, source: str, arch: str) -> dict[str, object]:
     return {"status": status, "log": log.value.decode(errors="replace"), "text": text}
 
 
-def main() -> int:
+def main():
     """Print hipRTC's version, or with an architecture the result of a compilation as JSON."""
     rtc = library()
     if rtc is None:

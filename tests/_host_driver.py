@@ -1,8 +1,5 @@
 """Seven functions that act on host memory like CUDA's driver on a device's: they return 0, or 2 without memory."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numba
 import numpy as np
 from _modules import shared_modules
@@ -19,7 +16,7 @@ _memcpy = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp,
 _sysconf = types.ExternalFunction("sysconf", types.int64(types.int32))
 
 
-def _memory_info(free_place: Any, total_place: Any) -> Any:
+def _memory_info(free_place, total_place):
     """Write the free and the total bytes of host memory to two addresses, as cuMemGetInfo does; return 0."""
     page = _sysconf(_PAGE_SIZE)
     post(np.uint64(free_place), np.uint64(_sysconf(_FREE_PAGES) * page))
@@ -27,26 +24,24 @@ def _memory_info(free_place: Any, total_place: Any) -> Any:
     return 0
 
 
-def _allocate(place: Any, nbytes: Any) -> Any:
+def _allocate(place, nbytes):
     """Write the address of `nbytes` of new host memory to the address `place`; return 0, or 2 if there is no memory."""
     address = _malloc(np.uint64(nbytes))
     post(np.uint64(place), np.uint64(address))
     return 0 if address else _OUT_OF_MEMORY
 
 
-def _free(address: Any) -> Any:
+def _free(address):
     _release(np.uint64(address))
     return 0
 
 
-def _copy(target: Any, source: Any, nbytes: Any, _stream: Any) -> Any:
+def _copy(target, source, nbytes, _stream):
     _memcpy(np.uint64(target), np.uint64(source), np.uint64(nbytes))
     return 0
 
 
-def _launch(
-    _kernel: Any, _x: Any, _y: Any, _z: Any, _dx: Any, _dy: Any, _dz: Any, _shared: Any, _stream: Any, parameters: Any
-) -> Any:
+def _launch(_kernel, _x, _y, _z, _dx, _dy, _dz, _shared, _stream, parameters):
     """Add a value to words, as the kernel of forward.cu does; only the argument `parameters` is used."""
     places = np.uint64(parameters)
     base = seen(seen(places))
@@ -58,16 +53,16 @@ def _launch(
     return 0
 
 
-def _synchronize(_stream: Any) -> Any:
+def _synchronize(_stream):
     return 0
 
 
-def _address(function: Callable[..., Any], arguments: int) -> int:
+def _address(function, arguments):
     signature = types.int32(*([types.int64] * arguments))
     return int(numba.cfunc(signature)(function).address)
 
 
-def host_table() -> Any:
+def host_table():
     """Return the addresses of the host functions of the seven driver calls: a NumPy array, int64, shape (7,).
 
     The index is the call's number in `_wire`: MEMORY_INFO, ALLOCATE, FREE, TO_DEVICE, TO_HOST, LAUNCH, SYNCHRONIZE."""
@@ -86,11 +81,11 @@ def host_table() -> Any:
 class HostDriver:
     """What LocalDriver is, for the memory of the host."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.table, self.cells = host_table(), np.zeros(12, np.int64)
 
-    def enter(self) -> None:
+    def enter(self):
         """Do nothing: there is no context."""
 
-    def close(self) -> None:
+    def close(self):
         """Do nothing: there are no streams."""

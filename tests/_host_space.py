@@ -22,7 +22,7 @@ _FAILED = ctypes.c_void_p(-1).value
 class HostSpace:
     """The steps by the host's kernel; `create` allocates the memory at once, as the driver does."""
 
-    def __init__(self, _bench=None) -> None:
+    def __init__(self, _bench=None):
         libc = ctypes.CDLL(None, use_errno=True)
         self._mmap, self._munmap, self._mprotect = libc.mmap, libc.munmap, libc.mprotect
         size, flag = ctypes.c_size_t, ctypes.c_int
@@ -31,30 +31,30 @@ class HostSpace:
         self._munmap.argtypes = (ctypes.c_void_p, size)
         self._mprotect.argtypes = (ctypes.c_void_p, size, flag)
 
-    def reserve(self, nbytes: int) -> int:
+    def reserve(self, nbytes):
         return self._placed(None, nbytes, _NOTHING_YET, -1)
 
-    def free(self, address: int, nbytes: int) -> None:
+    def free(self, address, nbytes):
         assert self._munmap(address, nbytes) == 0
 
-    def create(self, nbytes: int) -> Any:
+    def create(self, nbytes):
         descriptor = os.memfd_create("gpubench-virtual")
         os.posix_fallocate(descriptor, 0, nbytes)
         return descriptor
 
-    def release(self, physical: Any) -> None:
+    def release(self, physical):
         os.close(physical)
 
-    def map(self, address: int, nbytes: int, physical: Any) -> None:
+    def map(self, address, nbytes, physical):
         self._placed(address, nbytes, mmap.MAP_SHARED | _FIXED, physical)
 
-    def access(self, address: int, nbytes: int, _peers: int) -> None:
+    def access(self, address, nbytes, _peers):
         assert self._mprotect(address, nbytes, _READ_WRITE) == 0
 
-    def unmap(self, address: int, nbytes: int) -> None:
+    def unmap(self, address, nbytes):
         self._placed(address, nbytes, _NOTHING_YET | _FIXED, -1)
 
-    def _placed(self, address: int | None, nbytes: int, flags: int, descriptor: int) -> int:
+    def _placed(self, address, nbytes, flags, descriptor):
         mapped = self._mmap(address, nbytes, _NO_ACCESS, flags, descriptor, 0)
         if mapped == _FAILED:
             raise OSError(ctypes.get_errno(), f"the kernel refused to map {nbytes} bytes")
@@ -64,23 +64,23 @@ class HostSpace:
 class HostMalloc:
     """The C library's malloc and free, as an allocator of the suite."""
 
-    def __init__(self, _bench: Any) -> None:
+    def __init__(self, _bench):
         libc = ctypes.CDLL(None)
         self._malloc, self._free = libc.malloc, libc.free
         self._malloc.argtypes, self._malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
         self._free.argtypes = (ctypes.c_void_p,)
 
-    def take(self, nbytes: int) -> int:
+    def take(self, nbytes):
         return int(self._malloc(nbytes))
 
-    def give(self, address: int) -> None:
+    def give(self, address):
         self._free(address)
 
-    def close(self) -> None:
+    def close(self):
         """Do nothing: no memory is held."""
 
 
-def numpy_with_addresses() -> types.ModuleType:
+def numpy_with_addresses():
     """Return NumPy with the parts of CuPy that make an array of memory at an address."""
     xp = types.ModuleType("numpy_with_addresses")
     xp.__dict__.update(np.__dict__)
@@ -100,8 +100,8 @@ class AddressedHost:
     free: int = 2**40
     xp: Any = dataclasses.field(default_factory=numpy_with_addresses)
 
-    def free_bytes(self) -> int:
+    def free_bytes(self):
         return self.free
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.host, name)

@@ -53,7 +53,6 @@ def _place(rng, stream):
 
 
 def _bit(rng, stream, others):
-    """Return the stream with one bit flipped."""
     if stream:
         stream[_place(rng, stream)] ^= 1 << int(rng.integers(8))
     return bytes(stream)

@@ -1,12 +1,9 @@
 """Texts that are code in some form, and a run or a comparison with one of them in every field that holds a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 INJECTIONS: tuple[str, ...] = tuple(json.loads((Path(__file__).parent / "data" / "injections.json").read_text("utf-8")))
 # Texts that are code only at the start of a line or of a cell. The others are code anywhere.
@@ -23,7 +20,7 @@ FIXED = {  # texts with a fixed set of values: status, direction, quantity, kind
 }
 
 
-def poisoned(value: Any, text: str) -> Any:
+def poisoned(value, text):
     """Return the same value with every free text in it replaced; the texts that the model fixes stay."""
     if isinstance(value, str):
         return value if value in FIXED or isinstance(value, Enum) else text

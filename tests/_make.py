@@ -1,12 +1,8 @@
 """Small values for tests: every field that a test does not name has a plain default."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gpubench import plugins
 from gpubench.model import (
@@ -29,15 +25,14 @@ from gpubench.tools.profile import traced
 
 
 @functools.cache
-def _declared() -> dict[str, Counter]:
-    """Return every counter of the built-in collectors by its name."""
+def _declared():
     counters = {counter.name: counter for counter in traced.COUNTERS}
     for name in ("amd", "cupti", "gpm", "host", "nvml"):
         counters |= {counter.name: counter for counter in plugins.load("collectors", name).counters}
     return counters
 
 
-def counter(name: str, unit: str, kind: str, period_s: float = 0.1, source: str = "") -> Counter:
+def counter(name, unit, kind, period_s=0.1, source=""):
     """Return a counter with the measure and the bits of the built-in counter of that name."""
     declared = _declared()[name]
     return Counter(name, unit, kind, period_s, source, declared.measures, declared.bits)
@@ -48,18 +43,17 @@ POWER = counter("nvml.power", "W", "gauge", 0.1, "nvidia-smi --query-gpu=power.d
 ENERGY = counter("nvml.energy", "J", "cumulative", 0.1, "nvidia-smi -q -d POWER")
 
 
-def device(device_id: str = "cuda:0", name: str = "NVIDIA H200", **fields: Any) -> Device:
+def device(device_id="cuda:0", name="NVIDIA H200", **fields):
     """Return a device; its id names the backend."""
     return Device(device_id, device_id.partition(":")[0], name, fields.pop("arch", "sm_90"), **fields)
 
 
-def facts(*devices: Device, **fields: Any) -> Facts:
+def facts(*devices, **fields):
     """Return an inventory of these devices, by default of one H200."""
     return Facts(devices or (device(),), **fields)
 
 
-def manifest(**fields: Any) -> Manifest:
-    """Return the manifest of a run of suite `bandwidth` on `cuda:0`."""
+def manifest(**fields):
     plain = Manifest(
         schema=SCHEMA,
         gpubench="0.1.0",
@@ -74,12 +68,12 @@ def manifest(**fields: Any) -> Manifest:
     return dataclasses.replace(plain, **fields)
 
 
-def case(name: str = "triad", suite: str = "bandwidth", version: int = 1, **params: str | int | float) -> Case:
+def case(name="triad", suite="bandwidth", version=1, **params):
     """Return a case of these parameters, in the order given."""
     return Case(suite, name, tuple(params.items()), version)
 
 
-def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float = 0.0, **fields: Any) -> Series:
+def timing(*seconds, name="hot", moved=0.0, items=0.0, **fields):
     """Return a series of times; with `moved` bytes it is judged as a rate, with `items` as time per item."""
     quantity = "moved" if moved else "item" if items else "value"
     fields = {"work": Work(moved=moved, items=items), "quantity": quantity, **fields}
@@ -89,7 +83,7 @@ def timing(*seconds: float, name: str = "hot", moved: float = 0.0, items: float 
     return Series(unit="s", values=seconds, **{**series_name, **fields})
 
 
-def labelled(label: str) -> dict[str, Any]:
+def labelled(label):
     """Return the fields of the series that tables show under a label: `hot`, `compress.cold`, `early`, `ratio`."""
     stage, _, word = label.rpartition(".")
     if word in typing.get_args(SeriesMode):
@@ -99,19 +93,19 @@ def labelled(label: str) -> dict[str, Any]:
     return {"name": label, "role": "observed"}
 
 
-def result(*series: Series, of: Case | None = None, devices: Sequence[str] = ("cuda:0",), **fields: Any) -> Result:
+def result(*series, of=None, devices=("cuda:0",), **fields):
     """Return a result, `ok` unless another status is given; without series, it was timed once at 1 ms."""
     fields = {"status": "ok", **fields}
     measured = series or ((timing(1e-3),) if fields["status"] == "ok" else ())
     return Result(of or case(), tuple(devices), series=measured, **fields)
 
 
-def samples(at: Sequence[float], device_id: str = "cuda:0", **columns: Sequence[float | None]) -> Samples:
+def samples(at, device_id="cuda:0", **columns):
     """Return a chunk of the collector `nvml`; a column `power` is its counter `nvml.power`."""
     named = tuple((f"nvml.{name}", tuple(values)) for name, values in columns.items())
     return Samples("nvml", device_id, tuple(at), named)
 
 
-def run(*results: Result, sampled: Iterable[Samples] = (), **fields: Any) -> Run:
+def run(*results, sampled=(), **fields):
     """Return a complete run of these results; `fields` are the manifest's."""
     return Run(manifest(**fields), results, tuple(sampled))

@@ -1,7 +1,5 @@
 """Texts that name a person, a machine or a place, each with the parts that must be removed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 HOST, USER = "gpu17.acme.example", "amelia"
@@ -19,7 +17,7 @@ class NamedText(NamedTuple):
     secrets: tuple[str, ...]
 
 
-def _mark(kind: str, text: str, *secrets: str) -> NamedText:
+def _mark(kind, text, *secrets):
     return NamedText(kind, text, secrets)
 
 

@@ -3,8 +3,6 @@
 It runs cases of the suite in tests/plugin as `gpubench run` would, and writes each outcome as a line of JSON to OUT.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -20,25 +18,23 @@ SECRET = b"a secret of the launcher"
 
 
 class ResultLines:
-    """A sink that writes a line for each result."""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._file = path.open("w", buffering=1)
 
-    def result(self, result) -> None:
+    def result(self, result):
         """Write one line of JSON with the result and the first three values of each series."""
         series = {series.label: (series.rank, *series.values[:3]) for series in result.series}
         row = {"name": result.case.name, "status": result.status, "cause": result.cause, "reason": result.reason}
         self._file.write(json.dumps({**row, "params": dict(result.case.params), "series": series}) + "\n")
 
-    def samples(self, samples) -> None:
+    def samples(self, samples):
         del samples
 
-    def remark(self, remark) -> None:
+    def remark(self, remark):
         del remark
 
 
-def measure(rank: int, size: int, port: int, out: Path, suite: str, filters: tuple[str, ...]) -> None:
+def measure(rank, size, port, out, suite, filters):
     """Join the group as one of `size` nodes, and run the matching cases of a suite in their order."""
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     plan = planning.make(facts, Settings((suite,), ("host",), "smoke", filters=filters, nodes=size))

@@ -21,8 +21,6 @@ class RoundingMode(enum.Enum):
 
 
 class PaperCutile:
-    """The module cuda.tile, and its settings; `launched` has stream, name, grid and blocks of every launch."""
-
     __version__ = "on paper"
     float32, int32, Constant = np.float32, np.int32, object
     PaddingMode, RoundingMode = PaddingMode, RoundingMode

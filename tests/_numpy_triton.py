@@ -33,8 +33,6 @@ def block_of(values):
 
 
 class NumpyTriton:
-    """The language; `place` is the program that runs."""
-
     float16, float32, int64, constexpr = np.float16, np.float32, np.int64, object
     static_range, maximum, minimum, exp2, exp, sqrt = range, np.maximum, np.minimum, np.exp2, np.exp, np.sqrt
     where = staticmethod(np.where)
@@ -96,8 +94,6 @@ class PaperTriton:
 
 
 class PaperKernel:
-    """A kernel, launched as Triton's: kernel[grid](arguments, constants, num_warps)."""
-
     def __init__(self, triton, kernel):
         self.triton, self.kernel = triton, kernel
 

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def library():
     """Return NVRTC, or None; its helper library is loaded first."""
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
     for path in itertools.chain.from_iterable(folder.glob("*/lib/libnvrtc-builtins.so.*") for folder in folders):
@@ -25,13 +24,13 @@ def library() -> ctypes.CDLL | None:
     return ctypes.CDLL(name) if name else None
 
 
-def compiled(source: str, options: Sequence[str]) -> tuple[int, str]:
+def compiled(source, options):
     """Return NVRTC's status (0: compiled) and its log."""
     status, log, _ = built(source, options)
     return status, log
 
 
-def built(source: str, options: Sequence[str], nvrtc: ctypes.CDLL | None = None) -> tuple[int, str, bytes]:
+def built(source, options, nvrtc=None):
     """Return the status of NVRTC, its log, and the machine code if the options name a real architecture (`sm_90`)."""
     nvrtc = nvrtc or library()
     assert nvrtc is not None
@@ -53,15 +52,14 @@ def built(source: str, options: Sequence[str], nvrtc: ctypes.CDLL | None = None)
 
 
 @functools.cache
-def disassembler() -> str:
+def disassembler():
     """Return the path of nvdisasm from a toolkit or pip's wheels; empty without one."""
     folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
     paths = itertools.chain.from_iterable(folder.glob("*/bin/nvdisasm") for folder in folders)
     return shutil.which("nvdisasm") or next((str(path) for path in paths), "")
 
 
-def disassembled(code: bytes, kernel: str = "") -> str:
-    """Return machine code as text, of one kernel or of all."""
+def disassembled(code, kernel=""):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
@@ -72,7 +70,7 @@ def disassembled(code: bytes, kernel: str = "") -> str:
     return rest.partition(".section")[0]
 
 
-def opcodes(code: bytes) -> Counter[str]:
+def opcodes(code):
     """Return the number of times that machine code has each instruction, by name without predicates and operands."""
     text = disassembled(code)
     return Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", text, re.MULTILINE))

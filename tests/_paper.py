@@ -1,17 +1,14 @@
 """Run gpubench with CuPy's unmodified wheel for ROCm on a HIP runtime on paper (paper_hip/)."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
-from gpubench.model import Result, store
+from gpubench.model import store
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("GPUBENCH_ROCM_ROOT", "/nonexistent"))
@@ -37,7 +34,7 @@ _REASONS = re.compile(
 )
 
 
-def built(folder: Path) -> dict[str, str]:
+def built(folder):
     """Build the libraries on paper; return an environment in which Python finds the wheel, and the wheel finds them."""
     subprocess.run([sys.executable, str(HERE / "paper_hip/make.py"), str(WHEEL), str(HEADERS), str(folder)], check=True)
     path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
@@ -45,9 +42,7 @@ def built(folder: Path) -> dict[str, str]:
     return {**os.environ, **places, "CUPY_CACHE_DIR": str(folder / "cache"), "GPUBENCH_HISTORY": "off"}
 
 
-def python(
-    environment: Mapping[str, str], folder: Path, *arguments: str, limit_s: float = 360
-) -> subprocess.CompletedProcess[str]:
+def python(environment, folder, *arguments, limit_s=360):
     """Run Python with these words in that environment and folder, for six minutes at most unless told otherwise."""
     command = [sys.executable, "-W", "ignore", "-P", *arguments]
     return subprocess.run(
@@ -55,17 +50,12 @@ def python(
     )
 
 
-def gpubench(
-    environment: Mapping[str, str], folder: Path, *arguments: str, limit_s: float = 360
-) -> subprocess.CompletedProcess[str]:
+def gpubench(environment, folder, *arguments, limit_s=360):
     """Run a command of gpubench."""
     return python(environment, folder, "-m", "gpubench", *arguments, limit_s=limit_s)
 
 
-def results_of(
-    environment: Mapping[str, str], folder: Path, suite: str, filters: Iterable[str] = (), limit_s: float = 360
-) -> tuple[dict[str, Result], subprocess.CompletedProcess[str]]:
-    """Run cases of a suite in a folder of their own; return their results by the case's id, and the command."""
+def results_of(environment, folder, suite, filters=(), limit_s=360):
     folder.mkdir()
     filter_words = [word for case in filters for word in ("--filter", case)]
     command = ("run", suite, "--device", "rocm:0", "--tier", "smoke", "-o", "a.jsonl", *filter_words)
@@ -74,7 +64,7 @@ def results_of(
     return {result.case.id: result for result in store.read_run(folder / "a.jsonl").results}, done
 
 
-def expect_dry_run(environment: Mapping[str, str], folder: Path, results: Mapping[str, Result]) -> None:
+def expect_dry_run(environment, folder, results):
     """Check that each case went through without a figure, or was skipped for a listed reason.
 
     A check of times may fail while other programs use the processor: a case that failed has a second try.
@@ -87,7 +77,7 @@ def expect_dry_run(environment: Mapping[str, str], folder: Path, results: Mappin
     assert not problems, "\n".join(problems)
 
 
-def _problem(result: Result) -> str:
+def _problem(result):
     """Return what is wrong with how a case ended, and an empty text if nothing is."""
     name = f"{result.case.suite}/{result.case.name}"
     if result.status == "ok":

@@ -7,7 +7,6 @@ copies in bulk; behind a copy engine's bulk copy it waits until that is done.
 import contextlib
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from _grid import kernel, path_of
@@ -33,31 +32,27 @@ class PaperArray(np.ndarray):
     """An array that has `data.ptr` as CuPy's arrays have."""
 
     @property
-    def data(self) -> Any:
+    def data(self):
         return SimpleNamespace(ptr=self.ctypes.data)
 
 
-def on_paper(array: Any) -> Any:
+def on_paper(array):
     """Return an array whose address is real."""
     return np.ascontiguousarray(array).view(PaperArray)
 
 
 class PaperEvent:
-    """A moment of the clock on paper."""
-
-    def __init__(self, pair: Any) -> None:
+    def __init__(self, pair):
         self._pair, self.at = pair, float("nan")
 
-    def record(self) -> None:
+    def record(self):
         self.at = self._pair.clock
 
 
 class PaperPair:
-    """The first of two GPUs, open. Calls that begin together run one after another, each from the same moment on."""
-
     device = FIRST
 
-    def __init__(self, features: frozenset[str] = frozenset({"bulk_copy"})) -> None:
+    def __init__(self, features=frozenset({"bulk_copy"})):
         """Open the pair with these optional features of the first GPU."""
         self.traits = Traits(
             "nvidia", "sm_90", "cuda", ("hot",), "paper", is_gpu=True, max_shared_bytes=2**15, features=features
@@ -73,26 +68,26 @@ class PaperPair:
         self.xp = SimpleNamespace(asarray=on_paper, cuda=cuda, **arrays, **types)
 
     @staticmethod
-    def _made(name: str) -> Any:
+    def _made(name):
         return lambda *args: on_paper(getattr(np, name)(*args))
 
-    def free_bytes(self) -> int:
+    def free_bytes(self):
         return 2**40
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         pass
 
-    def now(self) -> float:
+    def now(self):
         return self.clock
 
-    def to_host(self, array: Any) -> Any:
+    def to_host(self, array):
         return np.array(array)
 
-    def peer_memory(self, peer: Device, nbytes: int) -> Any:
+    def peer_memory(self, peer, nbytes):
         assert peer == SECOND
         return on_paper(np.zeros(nbytes, np.uint8))
 
-    def copy(self, target: Any, source: Any) -> None:
+    def copy(self, target, source):
         """Copy by the copy engine: a bulk copy takes its bytes over LINK, a small one waits until it is done."""
         target[:] = source
         if source.nbytes > _SMALL_BYTES:
@@ -103,8 +98,7 @@ class PaperPair:
         else:
             self.clock += SLOW_S if self.clock < self.busy_until else QUICK_S
 
-    def time(self, call: Any, calls: int, mode: str = "hot") -> Timing:
-        """Return the time of each call in mode `each`, else the mean of all calls, in seconds."""
+    def time(self, call, calls, mode="hot"):
         seconds = []
         for _ in range(calls):
             before = self.clock
@@ -112,7 +106,7 @@ class PaperPair:
             seconds.append(self.clock - before)
         return Timing(tuple(seconds) if mode == "each" else (sum(seconds) / calls,), 0.0)
 
-    def together(self, first: Any, *others: Any, peer: Device | None = None) -> None:
+    def together(self, first, *others, peer=None):
         """Run `first` beside the other calls, all from the same moment on; the clock ends with the last one."""
         assert peer in (None, SECOND)
         begin, ends = self.clock, [self.clock]
@@ -133,13 +127,13 @@ class PairBench(Bench):
 
     launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = dataclasses.field(default_factory=list)
 
-    def kernel(self, file: str, name: str, **defines: int) -> Any:
+    def kernel(self, file, name, **defines):
         """Return a launch that is kept, runs on the host, and takes its bytes over LINK if it copies in bulk."""
         path = path_of(self._find_source(file))
         replacement = {"fill_words": _fill, "count_wrong_words": _count_wrong}.get(name)
         run = replacement or kernel(path, name, **({"__CUDA_ARCH__": 900} if path == "bulk_copy.cu" else defines))
 
-        def launch(grid: Any, block: Any, args: Any, shared_bytes: int = 0) -> None:
+        def launch(grid, block, args, shared_bytes=0):
             self.launches.append((name, grid, block, shared_bytes))
             run(grid, block, args, shared_bytes)
             if name in ("copy", "bulk_copy"):
@@ -148,20 +142,19 @@ class PairBench(Bench):
         return launch
 
 
-def _fill(_: Any, __: Any, args: Any, ___: int = 0) -> None:
+def _fill(_, __, args, ___=0):
     array, words, seed = args
     array[:] = room_module("suites", "_between").pattern(int(words) * 8, int(seed))
 
 
-def _count_wrong(_: Any, __: Any, args: Any, ___: int = 0) -> None:
+def _count_wrong(_, __, args, ___=0):
     """Add the number of words that differ from the pattern of `seed` to `counter`."""
     array, words, seed, counter = args
     expected = room_module("suites", "_between").pattern(int(words) * 8, int(seed))
     counter[0] += np.count_nonzero(np.asarray(array).view(np.uint64) != expected.view(np.uint64))
 
 
-def bench(name: str = "control", features: frozenset[str] = frozenset({"bulk_copy"}), **params: Any) -> PairBench:
-    """Return a bench of that case on the pair."""
+def bench(name="control", features=frozenset({"bulk_copy"}), **params):
     case = Case(SUITE.name, name, (("device", FIRST.id), ("peer", SECOND.id), *params.items()))
     target = Target(FACTS, FIRST)
     return PairBench(PaperPair(features), case, target, SUITE.package, 1, devices=(FIRST, SECOND))

@@ -4,8 +4,6 @@ It knows the instructions that IREE writes for operators on rows. Registers hold
 taken by all threads or by none.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 
@@ -35,8 +33,6 @@ def type_of(name):
 
 
 class PtxThreads:
-    """All threads of the first blocks of a launch; `memory` has arrays by the address of their first byte."""
-
     def __init__(self, blocks, threads, memory):
         count = blocks * threads
         self.memory = {start: array.reshape(-1).view(np.uint8) for start, array in memory.items()}

@@ -1,7 +1,5 @@
 """Evidence for tests: runs in which each process has one sample."""
 
-from __future__ import annotations
-
 import math
 
 import _make as make

@@ -2,8 +2,6 @@
 
 
 class ResultSink(list):
-    """A sink that keeps the results."""
-
     result = list.append
 
     def samples(self, samples):

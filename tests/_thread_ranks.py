@@ -16,8 +16,6 @@ _PATIENCE_S = 20.0
 
 
 class ThreadExchange:
-    """The exchange of values between the threads that stand for ranks."""
-
     def __init__(self, world):
         self._values = [None] * world
         self._barrier = threading.Barrier(world, timeout=_PATIENCE_S)
@@ -35,7 +33,6 @@ part = partial(suite_module, "patterns")
 
 
 def benches(world, **params):
-    """Return the bench of each rank, on the host."""
     backend = plugins.load("backends", "host")
     device = backend.devices()[0]
     target, meeting = Target(Facts((device,)), device, "smoke"), ThreadExchange(world)

@@ -14,7 +14,7 @@ SIDE = 4096
 
 
 @triton.jit
-def softmax(x, out, cols, block: tl.constexpr):
+def softmax(x, out, cols, block):
     """Write the softmax of one row of `cols` elements; `block` is a power of two, at least `cols`."""
     row = tl.program_id(0).to(tl.int64) * cols
     col = tl.arange(0, block)

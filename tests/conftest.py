@@ -19,12 +19,12 @@ SLOWNESS = [hypothesis.HealthCheck.too_slow]
 
 
 @functools.cache
-def _has_gpu() -> bool:
+def _has_gpu():
     program = shutil.which("nvidia-smi")
     return bool(program) and subprocess.run([program, "-L"], capture_output=True, check=False).returncode == 0
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Keep tests from the developer's history and from other runs, and leave slow tests out by default."""
     os.environ.pop("GPUBENCH_HISTORY", None)  # tests must not write into the developer's history
     sys.dont_write_bytecode = False  # else hundreds of processes would each compile every module that they import
@@ -41,12 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.markexpr = config.option.markexpr or "not slow"
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish(session):
     """Leave what the collection made to no later search for garbage: it is a million objects, and all stay."""
     gc.freeze()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu"):
         if not _has_gpu():
             pytest.skip("no NVIDIA GPU answers nvidia-smi here")
@@ -71,7 +71,6 @@ def call(tmp_path, monkeypatch, outside_of_ci):
 
 @pytest.fixture(scope="module")
 def host():
-    """Return the host, open in this process."""
     backend = plugins.load("backends", "host")
     return backend.open(backend.devices()[0])
 
@@ -83,7 +82,6 @@ def _first_gpu():
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Return the first GPU, open in this process."""
     return _first_gpu()
 
 

@@ -18,15 +18,12 @@ BUSY = {"gpu_busy_percent": 99}
 
 
 def gpu(kind):
-    """Return the device of the fake model `kind`."""
     model = fake.MODELS[kind]
     clock = (("clock.sm_hz", str(model.gfx_mhz * 10**6)),)
     return Device("rocm:0", "cupy", model.product, fake.ARCH[kind], pci=fake.pci(0), units=model.units, details=clock)
 
 
 class SimulatedAmdMachine:
-    """A simulated machine with one GPU: a table of its firmware and files, written again for each reading."""
-
     def __init__(self, root, kind):
         """Write the files of a machine of this kind, and open its counters."""
         self.device = gpu(kind)
@@ -37,7 +34,6 @@ class SimulatedAmdMachine:
         self.counters = tuple(counter for counter in AMD.counters if counter.name not in missing)
 
     def read(self, files, **table):
-        """Write these files and this table of the firmware; return all counters."""
         folder = fake.folder(self._root)
         (folder / "gpu_metrics").write_bytes(fake.gpu_metrics(self._revision, **table))
         for name, value in files.items():
@@ -47,7 +43,6 @@ class SimulatedAmdMachine:
         return self._source.read(self.device, [counter.name for counter in self.counters])
 
     def samples(self, files, tables):
-        """Return the samples of one reading per table."""
         rows = [self.read(files, **table) for table in tables]
         columns = tuple((counter.name, tuple(row[counter.name] for row in rows)) for counter in self.counters)
         return make.Samples("amd", "rocm:0", MOMENTS, columns)
@@ -63,12 +58,12 @@ class SimulatedAmdMachine:
 
 @pytest.fixture
 def mi300x(tmp_path):
-    return SimulatedAmdMachine(tmp_path, "mi300x")
+    return SimulatedAmdMachine(tmp_path / "mi300x", "mi300x")
 
 
 @pytest.fixture
 def mi250x(tmp_path):
-    return SimulatedAmdMachine(tmp_path, "mi250x")
+    return SimulatedAmdMachine(tmp_path / "mi250x", "mi250x")
 
 
 def evidence_of(counters):
@@ -89,20 +84,6 @@ def test_the_busy_time_of_an_mi250xs_memory_is_not_taken_for_a_share_of_bandwidt
     assert result.bound.label == "latency"
     result = mi250x.bound(BUSY, [{}] * 5, moved=1.2e9, limit="dram")
     assert evidence_of(result) == ["share of dram peak (data sheet)"]
-
-
-def test_products_at_the_package_limit_of_an_mi300x_are_bound_by_power(mi300x):
-    tables = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1400, "dram": 20} for count in (1, 9, 30, 44, 60)]
-    result = mi300x.bound(BUSY, tables)
-    assert result.bound.label == "power"
-    assert evidence_of(result) == ["samples under the power cap", "mean clock over nominal clock"]
-    assert [(reason.name, reason.share) for reason in result.throttled] == [("power cap (PPT0)", 1.0)]
-
-
-def test_products_at_the_package_limit_of_an_mi250x_are_bound_by_power(mi250x):
-    result = mi250x.bound(BUSY, [{"throttle": 1, "gfx_mhz": 1200}] * 4 + [{"gfx_mhz": 1200}])
-    assert result.bound.label == "power"
-    assert result.throttled[0].share == 0.8
 
 
 @pytest.mark.parametrize("kind", fake.MODELS)
@@ -128,15 +109,20 @@ def monitor_line(machine, tables):
     return monitor_line
 
 
-def test_the_monitor_shows_the_measures_of_an_mi300x(mi300x):
+def test_products_at_the_package_limit_are_bound_by_power(mi300x, mi250x):
+    tables = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1400, "dram": 20} for count in (1, 9, 30, 44, 60)]
+    result = mi300x.bound(BUSY, tables)
+    assert result.bound.label == "power"
+    assert evidence_of(result) == ["samples under the power cap", "mean clock over nominal clock"]
+    assert [(reason.name, reason.share) for reason in result.throttled] == [("power cap (PPT0)", 1.0)]
+    result = mi250x.bound(BUSY, [{"throttle": 1, "gfx_mhz": 1200}] * 4 + [{"gfx_mhz": 1200}])
+    assert (result.bound.label, result.throttled[0].share) == ("power", 0.8)
+
+
+def test_the_monitor_shows_the_measures_of_an_mi300x_and_an_mi250x(mi300x, mi250x):
     counts = [{"residencies": (0, count, 0, 0, 0), "gfx_mhz": 1800, "dram": 61} for count in range(5)]
     values = "busy 99 %, power 638.0 W, memory 11.50 GiB, DRAM 61 %, clock 1.800 GHz, temp 61 °C"
     assert monitor_line(mi300x, counts) == f"rocm:0 {values}, throttle reasons power cap (PPT0)"
-
-
-def test_the_monitor_shows_the_measures_of_an_mi250x(mi250x):
     values = "busy 99 %, power 412.0 W, memory 11.50 GiB, clock 1.500 GHz, temp 61 °C"
-    assert (
-        monitor_line(mi250x, [{"throttle": 1 << 36, "gfx_mhz": 1500}] * 5)
-        == f"rocm:0 {values}, throttle reasons thermal (hotspot)"
-    )
+    line = monitor_line(mi250x, [{"throttle": 1 << 36, "gfx_mhz": 1500}] * 5)
+    assert line == f"rocm:0 {values}, throttle reasons thermal (hotspot)"

@@ -34,7 +34,6 @@ def files(root):
 
 
 def read(root, kind="mi300x", index=0):
-    """Return all counters of a GPU below `root`."""
     device = gpu(kind, index)
     source = files(root).open([device])
     try:
@@ -80,10 +79,7 @@ def test_a_sentinel_that_was_scaled_to_another_unit_is_missing_too():
     assert VALUES.valid("amd.clock.gfx", 65535e6) is None
     assert VALUES.valid("amd.utilization.gfx", 101) is None
     assert VALUES.valid("amd.power", 750) == 750.0
-
-
-def test_zero_bytes_of_memory_in_use_count_as_missing():
-    assert VALUES.valid("amd.memory.used", 0) is None
+    assert VALUES.valid("amd.memory.used", 0) is None, "as good as unknown"
 
 
 @pytest.mark.parametrize(
@@ -101,10 +97,13 @@ def test_an_invalid_file_costs_its_own_counter_alone(tmp_path, content, field):
 def test_files_that_change_during_a_run_are_read_anew(tmp_path):
     root, device = fake.build(tmp_path, "mi300x"), gpu("mi300x")
     source = files(root).open([device])
+    assert source.unsupported(device) == {"amd.throttle": "the driver's files do not report it"}
     assert source.read(device, ["amd.power"]) == {"amd.power": 638.0}
     (monitor(root) / "power1_input").write_text("200000000\n")
     (folder(root) / "mem_info_vram_used").unlink()
     assert source.read(device, ["amd.power", "amd.memory.used"]) == {"amd.power": 200.0, "amd.memory.used": None}
+    folder(root).unlink()
+    assert set(source.read(device, NAMES).values()) == {None}, "a GPU that vanishes raises nothing"
 
 
 def test_a_hardware_monitor_that_returns_under_another_number_is_found_again(tmp_path):
@@ -113,34 +112,22 @@ def test_a_hardware_monitor_that_returns_under_another_number_is_found_again(tmp
     assert read(root, "mi250x")["amd.power"] == 412.0
 
 
-def test_a_gpu_that_vanishes_reads_as_missing_and_raises_nothing(tmp_path):
-    root, device = fake.build(tmp_path, "mi300x"), gpu("mi300x")
-    source = files(root).open([device])
-    folder(root).unlink()
-    assert set(source.read(device, NAMES).values()) == {None}
-
-
 @pytest.mark.parametrize(
-    "table",
+    ("kind", "table"),
     [
-        b"",
-        b"\x04\x00",
-        b"\x04\x00\x01\x05",
-        fake.gpu_metrics(5)[:-8],
-        b"\x68\x01\x01\x09" + bytes(356),
-        b"\x78\x00\x02\x03" + bytes(116),
+        ("mi300x", b""),
+        ("mi300x", b"\x04\x00"),
+        ("mi300x", b"\x04\x00\x01\x05"),
+        ("mi300x", fake.gpu_metrics(5)[:-8]),
+        ("mi300x", b"\x68\x01\x01\x09" + bytes(356)),
+        ("mi300x", b"\x78\x00\x02\x03" + bytes(116)),
+        ("mi300x", fake.gpu_metrics(5, energy=fake.N_A64)),  # all ones
+        ("mi250x", fake.gpu_metrics(3, energy=fake.N_A64)),
     ],
 )
-def test_truncated_metrics_and_metrics_of_an_unknown_revision_are_missing(tmp_path, table):
-    root = fake.build(tmp_path, "mi300x")
-    (folder(root) / "gpu_metrics").write_bytes(table)
-    assert read(root)["amd.energy"] is None
-
-
-@pytest.mark.parametrize(("kind", "revision"), [("mi300x", 5), ("mi250x", 3)])
-def test_an_energy_of_all_ones_is_missing(tmp_path, kind, revision):
+def test_truncated_metrics_those_of_an_unknown_revision_and_an_energy_of_all_ones_are_missing(tmp_path, kind, table):
     root = fake.build(tmp_path, kind)
-    (folder(root) / "gpu_metrics").write_bytes(fake.gpu_metrics(revision, energy=fake.N_A64))
+    (folder(root) / "gpu_metrics").write_bytes(table)
     assert read(root, kind)["amd.energy"] is None
 
 
@@ -302,12 +289,6 @@ def test_two_groups_that_read_at_the_same_time_each_get_their_own_values(tmp_pat
         answers = pool.map(lambda name: (name, source.read(device, [name])), [*wanted] * 50)
         assert all(answer == {name: wanted[name]} for name, answer in answers)
     source.close()
-
-
-def test_an_unsupported_counter_is_named_with_the_reason(tmp_path):
-    device = gpu("mi300x")
-    source = files(fake.build(tmp_path, "mi300x")).open([device])
-    assert source.unsupported(device) == {"amd.throttle": "the driver's files do not report it"}
 
 
 def test_a_library_that_does_not_answer_in_time_is_unavailable(tmp_path, monkeypatch):

@@ -111,16 +111,13 @@ def test_without_throttle_reasons_a_sample_is_labelled_and_clock_and_processes_a
     assert watch.look().discard == ("foreign-process",)
 
 
-def test_an_unreadable_table_discards_no_sample_and_sets_a_label(tmp_path, every_look):
+def test_no_list_of_processes_and_no_table_discard_no_sample_and_a_gpu_that_is_gone_is_an_error(tmp_path, every_look):
     root = fake.build(tmp_path, "mi300x", revision=6)
+    (root / "sys/class/kfd/kfd").unlink()
     watch = started_watch(root)
+    assert watch.look() == Condition((), (), 2100e6)
     (fake.folder(root) / "gpu_metrics").unlink()
     assert watch.look() == Condition((), ("unwatched",), None)
-
-
-def test_a_gpu_that_is_gone_is_a_device_error_that_names_it(tmp_path, every_look):
-    root = fake.build(tmp_path, "mi300x", revision=6)
-    watch = started_watch(root)
     fake.folder(root).unlink()
     with pytest.raises(DeviceError, match="rocm:0 is gone"):
         watch.look()
@@ -218,12 +215,6 @@ def test_a_rank_of_ours_is_not_foreign(tmp_path, every_look, monkeypatch):
     assert watch.look().discard == ()
 
 
-def test_a_driver_that_lists_no_processes_discards_no_sample(tmp_path, every_look):
-    root = fake.build(tmp_path, "mi300x", revision=6)
-    (root / "sys/class/kfd/kfd").unlink()
-    assert started_watch(root).look() == Condition((), (), 2100e6)
-
-
 def test_the_monitor_lists_the_processes_by_the_files_where_no_library_answers(tmp_path, monkeypatch):
     broken = tmp_path / "libraries/amdsmi.py"
     fake._write(broken, "raise ImportError")
@@ -284,11 +275,6 @@ def test_every_device_of_a_split_card_sees_the_same_throttle_reason(tmp_path):
         write(root, residencies=counts)
         readings = [source.read(device, ["amd.throttle"])["amd.throttle"] for device in devices]
     assert readings == [float(1 << 32)] * 8
-
-
-def test_a_card_that_is_one_device_has_all_counters(tmp_path):
-    root = fake.build(tmp_path, "mi300x", revision=6)
-    assert files(root).open([gpu("mi300x")]).unsupported(gpu("mi300x")) == {}
 
 
 def test_an_apu_supports_every_counter_but_those_of_the_host_bus(tmp_path, every_look):

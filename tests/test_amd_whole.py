@@ -27,8 +27,6 @@ def paper(tmp_path_factory):
 
 @pytest.fixture
 def gpubench(paper, tmp_path):
-    """Return a function that runs gpubench on a machine with these throttle reasons."""
-
     def run(*arguments, throttle=0):
         tree = fake.build(tmp_path / f"tree{throttle}", "mi250x")
         for index in range(2):

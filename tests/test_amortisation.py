@@ -23,7 +23,6 @@ VIEW = View("amortisation", TITLE, ("softmax", "pointwise", "build"), x="chain",
 
 
 def operator(by, seconds, eager="", name="softmax", series="hot", **params):
-    """Return an operator by one provider, with its seconds per call and the eager providers to compare with."""
     notes = (("eager", eager),) if eager else ()
     case = make.case(name, "compilers", **{**params, "rows": 32, "by": by})
     return make.result(make.timing(*seconds, name=series, moved=1e6), of=case, notes=notes)
@@ -40,7 +39,6 @@ def run_of(*results):
 
 
 def amortisations_of(*results):
-    """Return the amortisations in a run of these results."""
     (view,) = Amortisation.of(Summary(run_of(*results)), "compilers", VIEW)
     return list(view.operators)
 
@@ -196,11 +194,8 @@ def test_the_interval_is_that_of_resampled_medians():
     drawn = (medians[0] - medians[1]) / (medians[3] - medians[2])
     assert [calls.low, calls.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.01)
     assert calls.low < calls.centre < calls.high
-
-
-def test_an_interval_whose_times_overlap_reaches_never():
     calls = calls_to_pay([5.0], [2.0], [0.9, 1.0, 3.1], [2.0])
-    assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf)
+    assert (calls.centre, calls.high) == (pytest.approx(3.0), math.inf), "where times overlap it reaches never"
     row = MEASURED[0], operator("triton", [0.0005, 0.001, 0.004], "cupy"), MEASURED[2], MEASURED[3]
     (table,) = Amortisation(TITLE, tuple(amortisations_of(*row))).tables
     assert table.rows[0][-3] == "after 500 calls (1.5 s of work; 400 – never)"
@@ -214,6 +209,11 @@ def test_the_page_the_markdown_and_the_json_say_when_it_pays():
     assert text in plugins.load("reports", "md").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["amortisation"]
     assert record["pays_after"]["cold"] == {"low": 1500.0, "calls": 1500.0, "high": 1500.0, "is_bound": False}
+    hostile = "<script>alert(1)</script>"
+    never = operator("triton", [0.5], "cupy"), operator(hostile, [0.5], "cupy"), build(hostile, "cold", first=[9.0])
+    page = plugins.load("reports", "html").render(run_of(*MEASURED[:1], *never, *MEASURED[2:]))
+    assert "none pays" in page, "the table alone"
+    assert hostile not in page
 
 
 def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
@@ -226,15 +226,6 @@ def test_a_spreadsheet_has_a_line_for_each_number_of_calls():
         ("compilers/softmax[rows=32,by=triton]", "pays after, from a cold cache, compared with cupy"): "1500.0",
         ("compilers/softmax[rows=32,by=jax]", "pays after, from a cold cache, compared with cupy"): "",
     }
-
-
-def test_a_page_of_providers_that_never_pay_has_the_table_alone_and_names_are_escaped():
-    hostile = "<script>alert(1)</script>"
-    never = operator("triton", [0.5], "cupy"), operator(hostile, [0.5], "cupy"), build(hostile, "cold", first=[9.0])
-    page = plugins.load("reports", "html").render(run_of(*MEASURED[:1], *never, *MEASURED[2:]))
-    assert "none pays" in page
-    assert "never" in page
-    assert hostile not in page
 
 
 def test_numba_pays_on_a_host_after_the_calls_that_its_samples_give():

@@ -19,11 +19,11 @@ POINT: dict[str, Any] = {"block_bytes": 1024, "count": 48, "order": "shuffled"}
 BLOCKS, SUBMIT = sibling("_blocks"), sibling("_submit")
 
 
-def on_paper(way: str, direction: str, **params: Any) -> Any:
+def on_paper(way, direction, **params):
     return BLOCKS.blocks(bench(SUITE), way, direction, **(POINT | params))
 
 
-def compiled() -> Any:
+def compiled():
     """Return the module with the compiled loop over blocks, or skip the test without numba."""
     pytest.importorskip("numba")
 
@@ -33,14 +33,14 @@ def compiled() -> Any:
 @needs_compiler
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize("way", ["kernel", "merged"])
-def test_the_kernels_bring_every_block_to_its_place(way: str, direction: str) -> None:
+def test_the_kernels_bring_every_block_to_its_place(way, direction):
     for order in ("shuffled", "ordered"):
         assert_checked(on_paper(way, direction, order=order))
     assert_checked(on_paper(way, direction, block_bytes=16, count=1))
 
 
 @needs_compiler
-def test_two_blocks_that_change_places_are_found() -> None:
+def test_two_blocks_that_change_places_are_found():
     task = on_paper("kernel", "h2d")
     call = task.stages[""].call
     call()
@@ -54,11 +54,11 @@ def test_two_blocks_that_change_places_are_found() -> None:
 
 @pytest.mark.parametrize("direction", ["scatter", "gather"])
 @pytest.mark.parametrize("way", ["loop", "kernel", "merged"])
-def test_the_host_copies_blocks_and_checks_each(way: str, direction: str) -> None:
+def test_the_host_copies_blocks_and_checks_each(way, direction):
     assert_checked(build("blocks", way=way, direction=direction, **POINT))
 
 
-def test_a_case_has_its_payload_its_link_and_no_gate_around_its_submission() -> None:
+def test_a_case_has_its_payload_its_link_and_no_gate_around_its_submission():
     task = on_paper("kernel", "d2h")
     first, queued = task.stages[""], task.stages["queued"]
     assert (first.work.payload, first.quantity, first.limit) == (48 * 1024, "payload", "link.d2h")
@@ -66,7 +66,7 @@ def test_a_case_has_its_payload_its_link_and_no_gate_around_its_submission() -> 
     assert (queued.waits, queued.work) == (False, first.work)
 
 
-def test_the_addresses_of_shuffled_blocks_are_a_permutation_and_pair_with_the_packed_ones() -> None:
+def test_the_addresses_of_shuffled_blocks_are_a_permutation_and_pair_with_the_packed_ones():
     layout = BLOCKS.BlockLayout.of(bench(SUITE), 1024, 64, "shuffled")
     packed, pool = layout.addresses(4096, 2**20)
     assert packed.tolist() == list(range(4096, 4096 + 64 * 1024, 1024))
@@ -77,22 +77,22 @@ def test_the_addresses_of_shuffled_blocks_are_a_permutation_and_pair_with_the_pa
 
 
 @pytest.mark.parametrize(("block_bytes", "count"), [(1024, 0), (1024, -1), (8, 4), (1536, 4), (0, 4)])
-def test_zero_blocks_and_odd_block_sizes_are_refused_with_a_message(block_bytes: int, count: int) -> None:
+def test_zero_blocks_and_odd_block_sizes_are_refused_with_a_message(block_bytes, count):
     with pytest.raises(SuiteError, match=f"{count} blocks of {block_bytes} bytes: needs one or more, and blocks of 16"):
         build("blocks", **(POINT | {"way": "loop", "direction": "gather", "block_bytes": block_bytes, "count": count}))
 
 
-def test_the_driver_of_nvidia_is_not_called_on_another_vendors_gpu() -> None:
+def test_the_driver_of_nvidia_is_not_called_on_another_vendors_gpu():
     with pytest.raises(Skip, match="the way batch calls CUDA's driver"):
         on_paper("batch", "h2d")
 
 
-def test_the_compiled_loop_hands_every_block_to_a_c_function_and_stops_at_an_error() -> None:
+def test_the_compiled_loop_hands_every_block_to_a_c_function_and_stops_at_an_error():
     seen: list[tuple[int, ...]] = []
     word = ctypes.c_uint64
 
     @ctypes.CFUNCTYPE(ctypes.c_int, word, word, word, word)
-    def copy(*args: int) -> int:
+    def copy(*args):
         seen.append(args)
         return 0 if len(seen) != 5 else 700
 
@@ -106,15 +106,15 @@ def test_the_compiled_loop_hands_every_block_to_a_c_function_and_stops_at_an_err
     assert len(seen) == 13
 
 
-def test_a_batch_is_one_call_with_c_arrays_of_every_block() -> None:
+def test_a_batch_is_one_call_with_c_arrays_of_every_block():
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     seen: list[Any] = []
 
-    def read(at: int, count: int) -> list[int]:
+    def read(at, count):
         return list((ctypes.c_uint64 * count).from_address(at))
 
     @ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer)
-    def batch(*args: int) -> int:
+    def batch(*args):
         targets, sources, sizes, count, attributes, firsts, number, failed, stream = args
         order = ctypes.c_int.from_address(attributes).value
         seen.append((read(targets, count), read(sources, count), read(sizes, count), order, read(firsts, number)))
@@ -129,19 +129,19 @@ def test_a_batch_is_one_call_with_c_arrays_of_every_block() -> None:
         SUBMIT.as_a_batch(address, copies, 78)()
 
 
-def test_the_attributes_of_a_copy_are_as_long_as_cuda_h_declares_them() -> None:
+def test_the_attributes_of_a_copy_are_as_long_as_cuda_h_declares_them():
     assert ctypes.sizeof(SUBMIT._CopyAttributes) == 24
 
 
-def test_without_the_drivers_library_the_case_is_skipped_with_a_message() -> None:
+def test_without_the_drivers_library_the_case_is_skipped_with_a_message():
     if ctypes.util.find_library("cuda"):
         pytest.skip("this machine has the driver's library")
     with pytest.raises(Skip, match=r"needs the driver's library libcuda\.so\.1"):
         SUBMIT.driver_function("cuMemcpyAsync")
 
 
-def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers() -> None:
-    def points(tier: Any, device: Any = H200) -> list[str]:
+def test_quick_measures_each_way_and_full_a_map_of_sizes_and_numbers():
+    def points(tier, device=H200):
         return [case.partition("[")[2] for case in ids(device, tier) if case.startswith("bandwidth/blocks[")]
 
     assert points("quick") == [

@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +20,20 @@ pytestmark = pytest.mark.gpu
 WAYS = ("loop", "batch", "kernel", "merged", "binding")
 
 
-def blocks(gpu: Any, way: str, direction: str = "h2d", block_bytes: int = 4096, count: int = 256) -> Any:
+def blocks(gpu, way, direction="h2d", block_bytes=4096, count=256):
     params = {"way": way, "direction": direction, "block_bytes": block_bytes, "count": count, "order": "shuffled"}
     return build_on(gpu, "blocks", **params)
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_brings_every_block_to_its_place(gpu: Any, way: str, direction: str) -> None:
+def test_every_way_brings_every_block_to_its_place(gpu, way, direction):
     for block_bytes, count in ((1024, 16), (2**14, 100), (2**18, 3)):
         assert_checked(blocks(gpu, way, direction, block_bytes, count), gpu)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_case_has_its_time_its_submission_and_the_time_of_a_full_queue(gpu: Any, way: str) -> None:
+def test_a_case_has_its_time_its_submission_and_the_time_of_a_full_queue(gpu, way):
     task = blocks(gpu, way)
     figures = {
         series.label: float(np.median(series.values)) for series in Engine(gpu, POLICIES["smoke"]).measure(task).series
@@ -45,8 +44,8 @@ def test_a_case_has_its_time_its_submission_and_the_time_of_a_full_queue(gpu: An
     assert 0 < figures["host"] < figures["hot"] + 100e-6
 
 
-def test_the_compiled_loop_submits_in_less_time_than_the_binding(gpu: Any) -> None:
-    def submission_s(way: str) -> float:
+def test_the_compiled_loop_submits_in_less_time_than_the_binding(gpu):
+    def submission_s(way):
         task = blocks(gpu, way)
         call = task.stages[""].call
         times = []
@@ -63,7 +62,7 @@ def test_the_compiled_loop_submits_in_less_time_than_the_binding(gpu: Any) -> No
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "both"])
-def test_copies_with_memory_on_a_node_are_checked_and_placed(gpu: Any, direction: str) -> None:
+def test_copies_with_memory_on_a_node_are_checked_and_placed(gpu, direction):
     target = Target(inventory.facts(), gpu.device)
     for node in sibling("_host_link").nodes_of(target):
         params = {"device": gpu.device.id, "node": node, "direction": direction, "size_bytes": 2**20}
@@ -73,6 +72,6 @@ def test_copies_with_memory_on_a_node_are_checked_and_placed(gpu: Any, direction
         assert_checked(task, gpu)
 
 
-def test_a_missing_numa_node_skips_the_case(gpu: Any) -> None:
+def test_a_missing_numa_node_skips_the_case(gpu):
     with pytest.raises(Skip, match="has no NUMA node 99"):
         build_on(gpu, "host_link", device=gpu.device.id, node=99, direction="h2d", size_bytes=2**20)

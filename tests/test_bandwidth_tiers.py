@@ -13,7 +13,6 @@ from _modules import suite_module
 from _poison import overwrite
 
 from gpubench import plugins
-from gpubench.authoring.task import Task
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Case
 
@@ -22,7 +21,7 @@ needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 GRAIN = 2 * 2**15
 
 
-def on_paper(name: str, suite: Any = SUITE, vendor: str = "nvidia", shared: int = 2**17, **params: Any) -> Task:
+def on_paper(name, suite=SUITE, vendor="nvidia", shared=2**17, **params):
     """Return a task whose kernels run on the simulated grid."""
     bench = _grid_device.bench(suite, vendor, **params)
     bench.case = Case(suite.name, name, tuple(params.items()))
@@ -33,7 +32,7 @@ def on_paper(name: str, suite: Any = SUITE, vendor: str = "nvidia", shared: int 
 
 @needs_compiler
 @pytest.mark.parametrize("tier", sorted(set(AT._TIERS) - {"window"}))
-def test_a_set_in_use_is_read_completely_by_each_tier_and_beside_it_the_passing_data(tier: str) -> None:
+def test_a_set_in_use_is_read_completely_by_each_tier_and_beside_it_the_passing_data(tier):
     task = on_paper("tiers", size_bytes=2 * GRAIN, tier=tier, reuse=16)
     stage = task.stages[""]
     assert (stage.work.payload, stage.work.moved) == (16 * 2 * GRAIN, 16 * (2 * GRAIN + GRAIN))
@@ -48,7 +47,7 @@ def test_a_set_in_use_is_read_completely_by_each_tier_and_beside_it_the_passing_
 
 
 @needs_compiler
-def test_a_set_that_is_read_in_256_batches_is_missed_if_it_is_an_earlier_one() -> None:
+def test_a_set_that_is_read_in_256_batches_is_missed_if_it_is_an_earlier_one():
     """With rotations between batches, 16 rounds of 16 batches would cancel out the set."""
     task = on_paper("tiers", size_bytes=15 * GRAIN, tier="plain", reuse=16)
     task.stages[""].call()
@@ -59,7 +58,7 @@ def test_a_set_that_is_read_in_256_batches_is_missed_if_it_is_an_earlier_one() -
 
 
 @needs_compiler
-def test_a_share_that_exceeds_shared_memory_is_skipped_with_its_size() -> None:
+def test_a_share_that_exceeds_shared_memory_is_skipped_with_its_size():
     with pytest.raises(Skip, match="share of the set, 65536 bytes, exceeds its 61440 bytes"):
         on_paper("tiers", shared=2**16, size_bytes=2 * GRAIN, tier="shared", reuse=1)
     with pytest.raises(Skip, match="NVIDIA GPU from sm_80"):
@@ -67,28 +66,26 @@ def test_a_share_that_exceeds_shared_memory_is_skipped_with_its_size() -> None:
 
 
 class Attribute:
-    """A driver whose carve-out has `most` bytes; `refused` is what it says when a limit is set."""
-
-    def __init__(self, most: int, refused: str = "") -> None:
+    def __init__(self, most, refused=""):
         self.most, self.refused, self.calls = most, refused, []  # type: ignore[var-annotated]
         self.bindings = self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return Attribute(self.most) if name[0].isupper() or name[:2] == "CU" else 0
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args):
         self.calls.append(args)
         if args[0] == "cuCtxSetLimit" and self.refused:
             raise plugins_driver_error(self.refused)
         return self.most if args[0] == "cuDeviceGetAttribute" else self
 
 
-def plugins_driver_error(text: str) -> Exception:
+def plugins_driver_error(text):
     return AT.lib.DriverCallError(text)
 
 
 @pytest.mark.parametrize(("driver", "why"), [(Attribute(0), "no carve-out"), (Attribute(1, "UNSUPPORTED"), "MIG")])
-def test_persistence_that_the_device_lacks_or_refuses_is_skipped(driver: Any, why: str, monkeypatch: Any) -> None:
+def test_persistence_that_the_device_lacks_or_refuses_is_skipped(driver, why, monkeypatch):
     monkeypatch.setattr(AT.lib, "Driver", lambda: driver)
     bench = bench_of("tiers", {})
     with pytest.raises(Skip, match=why):
@@ -97,7 +94,7 @@ def test_persistence_that_the_device_lacks_or_refuses_is_skipped(driver: Any, wh
 
 @needs_compiler
 @pytest.mark.parametrize(("space", "cells"), [("global", 1), ("global", 2**10), ("shared", 1), ("shared", 64)])
-def test_atomic_additions_are_all_found_in_the_cells(space: str, cells: int) -> None:
+def test_atomic_additions_are_all_found_in_the_cells(space, cells):
     task = on_paper("atomics", space=space, cells=cells)
     stage = task.stages[""]
     stage.call()
@@ -110,7 +107,7 @@ def test_atomic_additions_are_all_found_in_the_cells(space: str, cells: int) -> 
 
 
 @needs_compiler
-def test_barriers_of_a_block_are_counted_and_checked() -> None:
+def test_barriers_of_a_block_are_counted_and_checked():
     task = on_paper("near_barrier", suite=plugins.load("suites", "latency"), blocks=1, threads=64)
     stage = task.stages[""]
     near = suite_module("latency", "_near")
@@ -120,13 +117,13 @@ def test_barriers_of_a_block_are_counted_and_checked() -> None:
     assert stage.work.items == near._BARRIERS
 
 
-def test_clusters_are_skipped_where_there_are_none() -> None:
+def test_clusters_are_skipped_where_there_are_none():
     with pytest.raises(Skip, match="sm_90 or newer"):
         build_on(PlainGpu(), "cluster_shared", blocks=2)
 
 
 @pytest.mark.parametrize("blocks", [2, 3])
-def test_the_results_of_a_cluster_are_those_that_its_kernel_computes(blocks: int) -> None:
+def test_the_results_of_a_cluster_are_those_that_its_kernel_computes(blocks):
     data, passes = np.random.default_rng(3).integers(2**32, size=4 * 1024 * 4, dtype=np.uint32), 5
     results = AT.cluster_results(data, blocks, passes)
     for rank, thread in [(0, 0), (blocks - 1, 777)]:
@@ -145,7 +142,7 @@ def test_the_results_of_a_cluster_are_those_that_its_kernel_computes(blocks: int
 @pytest.mark.slow
 @pytest.mark.skipif(_nvrtc.library() is None, reason="no NVRTC here: pip install nvidia-cuda-nvrtc")
 @pytest.mark.parametrize(("macro", "value"), [*(("TIER", tier) for tier in range(6)), ("CLUSTER", 8), ("CLUSTER", 16)])
-def test_every_tier_and_cluster_compiles_for_hopper(macro: str, value: int) -> None:
+def test_every_tier_and_cluster_compiles_for_hopper(macro, value):
     for file in ("bandwidth/tiers.cu", "latency/near.cu"):
         status, log = _nvrtc.compiled(_grid.source(file), ["--gpu-architecture=sm_90a", f"-D{macro}={value}"])
         assert status == 0, log

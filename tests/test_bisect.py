@@ -1,7 +1,5 @@
 """`gpubench bisect` finds the commit that was planted in a history, and skips what cannot be built or judged."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

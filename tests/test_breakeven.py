@@ -115,7 +115,6 @@ def codec(ratio=4.0, there=100.0, back=200.0, name="lz4"):
 
 
 def transfer_of_ids(ends="apart", ratio=4.0, overlapped=90.0, name="lz4"):
-    """Return a transfer of ids by a codec at fixed rates in GB/s; `ends` says which sides pay."""
     stages = {"overlapped": overlapped, "staged": 60.0, "raw": 25.0, "compress": 100.0, "decompress": 200.0}
     series = [rate(f"{name}.self", gb_s) for name, gb_s in stages.items()]
     of = make.case("send", "compression", link="peer", corpus="ids", codec=name)
@@ -223,7 +222,6 @@ def test_no_codec_is_faster_by_the_model_than_the_advised_one(codecs, link):
 
 
 def run_with_advice(fast_reached):
-    """Return a run in which `lz4` should be the faster codec over the link, and reached `fast_reached` GB/s."""
     round_trips = (codec(), codec(8.0, 20.0, 20.0, "zstd"))
     transfers = (transfer_of_ids(overlapped=fast_reached), transfer_of_ids(overlapped=60.0, name="zstd"))
     return run_of(*round_trips, *transfers, links=(NamedLink("1GB/s", GB), NamedLink("800GB/s", 800 * GB)))

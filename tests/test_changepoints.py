@@ -40,11 +40,6 @@ def test_a_step_between_constants_is_found_and_the_unit_does_not_matter():
     assert change_points(values) == change_points(values * 1e12) == [35]
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0, 5.0], [1.0] * 50, [7.0, 9.0] * 30])
-def test_too_few_equal_or_alternating_values_have_no_change(values):
-    assert change_points(values) == []
-
-
 # ---- Histories
 
 
@@ -122,25 +117,16 @@ def test_a_level_that_comes_once_is_a_step_and_one_that_comes_and_goes_is_a_stat
     assert simulation.told(noisy(np.repeat(levels, 10))) == expected
 
 
-def test_two_states_of_the_largest_numbers_are_told_too():
-    assert len(stretches(np.repeat([1e300, 2e300, 1e300, 2e300], 5))[0].switches) == 3
-
-
-def test_an_outlier_that_meets_a_later_level_makes_no_state():
-    values = noisy(np.full(30, 1.0), np.full(10, 0.9))
-    values[12] = 0.9
-    assert simulation.told(values) == {"step"}
-
-
-def test_two_states_are_told_with_the_runs_at_which_they_switch():
+def test_states_and_steps_are_told_with_the_runs_at_which_they_come():
     values = noisy(np.repeat([1.0, 0.9, 1.0, 0.9], 10))
     assert stretches(values) == (Stretch(0, 40, switches=(10, 20, 30)),)
-
-
-def test_more_steps_than_the_first_limit_are_all_reported():
+    assert len(stretches(np.repeat([1e300, 2e300, 1e300, 2e300], 5))[0].switches) == 3, "of the largest numbers too"
     levels = (1.0, 1.2, 1.0, 1.3, 1.1, 1.4, 1.2, 1.5, 1.0, 1.2)
     values = noisy(*(np.full(12, level) for level in levels))
-    assert [part.start for part in stretches(values)] == list(range(0, 120, 12))
+    assert [part.start for part in stretches(values)] == list(range(0, 120, 12)), "more than the first limit"
+    values = noisy(np.full(30, 1.0), np.full(10, 0.9))
+    values[12] = 0.9
+    assert simulation.told(values) == {"step"}, "an outlier that meets a later level makes no state"
 
 
 def test_a_drift_that_begins_late_leaves_the_level_before_it():
@@ -152,6 +138,7 @@ def test_a_drift_that_begins_late_leaves_the_level_before_it():
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 50, [7.0, 9.0] * 30, [1e300] * 9, [1.0, 1.0 + 1e-7] * 20])
 def test_too_few_equal_or_alternating_values_are_one_level(values):
     assert stretches(values) == (Stretch(0, len(values)),)
+    assert change_points(values) == []
 
 
 def test_the_slope_is_that_of_theil_and_sen_with_an_interval_that_holds_it():

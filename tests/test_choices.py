@@ -44,11 +44,6 @@ def test_ways_whose_times_are_straight_are_chosen_without_loss_and_a_fixed_way_l
     assert choices.always_the_same(chosen) > 2
 
 
-@pytest.mark.parametrize("sizes", [SIZES[:2], SIZES[:1], ()])
-def test_without_points_on_both_sides_nothing_is_predicted(sizes):
-    assert choices.left_out({"one": straight(1e-6, 1e9, sizes), "other": straight(1e-6, 1e9, sizes)}) == []
-
-
 def test_a_replayed_change_of_rate_costs_a_follower_one_replicate_and_a_fixed_choice_all_that_follow():
     fast, slow = straight(1e-6, 4e10), straight(1e-6, 1e10)
     other = straight(1e-6, 2e10)
@@ -113,8 +108,9 @@ def test_the_stages_of_a_case_are_ways_too():
     assert [choice.way for choice in group.choices] == ["of=4 · data"] * 2
 
 
-@pytest.mark.parametrize("sizes", [(SIZES[0],), SIZES[:2]])
-def test_a_run_of_few_sizes_has_no_table(sizes):
+@pytest.mark.parametrize("sizes", [SIZES[:2], SIZES[:1], ()])
+def test_of_few_sizes_nothing_is_predicted_and_a_run_has_no_table(sizes):
+    assert choices.left_out({"one": straight(1e-6, 1e9, sizes), "other": straight(1e-6, 1e9, sizes)}) == []
     results = [write(by, size, 1e-3) for by in ("engine", "kernel") for size in sizes]
     assert tables(Summary(run_of(*results)), "p2p") == []
 
@@ -129,10 +125,7 @@ def test_dalys_interval_costs_no_more_than_the_best_of_all_intervals(step, save,
     counts = np.unique(np.geomspace(1, 20 * math.sqrt(2 * save * mtbf) / step + 2, 4000).astype(int))
     best = min(costs.slowdown(int(count)) for count in counts)
     assert costs.slowdown(costs.best_steps()) <= 1.001 * best
-
-
-def test_youngs_interval_is_dalys_where_snapshots_are_cheap():
-    assert intervals.daly_s(1e-3, 1e4) == pytest.approx(intervals.young_s(1e-3, 1e4), rel=1e-3)
+    assert intervals.daly_s(1e-3, 1e4) == pytest.approx(intervals.young_s(1e-3, 1e4), rel=1e-3), "cheap snapshots"
     assert intervals.daly_s(300.0, 100.0) == 100.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,11 +67,14 @@ ARGUMENTS = "gate 'a candidate.jsonl' --baseline base.jsonl"
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_bash_parses_every_script_of_a_template(path):
+@pytest.mark.parametrize("linter", [("bash", "-n"), ("shellcheck", "-s", "bash", "-")], ids=lambda linter: linter[0])
+def test_bash_and_shellcheck_accept_every_script_of_a_template(path, linter):
+    if not shutil.which(linter[0]):
+        pytest.skip(f"{linter[0]} is not installed")
     assert scripts(path)
     for script in scripts(path):
-        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        done = subprocess.run(linter, input=script, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_the_action_is_whole_and_uses_only_inputs_that_it_declares():

@@ -22,7 +22,6 @@ def paths(command=None, path=()):
 
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory):
-    """Return the help of every command, as a terminal of 80 columns shows it."""
     program = (
         "import sys; from gpubench.__main__ import main\n"
         "for path in sys.stdin.read().split(chr(10)):\n"

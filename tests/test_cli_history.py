@@ -38,10 +38,25 @@ def runs(tmp_path):
 
 @pytest.fixture
 def filled(runs):
-    """Record every run file of the folder in its history and return the folder."""
     with recording.HistoryRecorder(runs / history.FILE) as recorder:
         list(recording.record_files(recorder, recording.run_files([runs])))
     return runs
+
+
+@pytest.fixture
+def imported(call, tmp_path):
+    def show(seconds):
+        folder = tmp_path / "gpubench-runs"
+        folder.mkdir()
+        for number, value in enumerate(seconds):
+            start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
+            manifest = make.manifest(started=start, started_at=float(number))
+            result = make.result(make.timing(value, moved=4e9), of=CASE)
+            files.write(folder / f"{number:02}.jsonl", result, manifest=manifest)
+        call("history", "import", folder)
+        return call("history", "triad")[1]
+
+    return show
 
 
 def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(call, tmp_path):
@@ -51,17 +66,6 @@ def test_a_run_is_recorded_beside_its_file_in_gpubench_runs_and_nowhere_else(cal
     status, output, _ = call("history", "gemm/square")
     assert (status, "1 run, newest" in output) == (0, True)
     assert "too few runs to tell a change: 1 of at least 9" in output
-
-
-@pytest.mark.slow
-def test_the_environment_variable_names_another_history_or_turns_it_off(call, tmp_path, monkeypatch):
-    monkeypatch.setenv(history.VARIABLE, "off")
-    assert call("run", *QUICKEST)[0] == 0
-    assert not list(tmp_path.glob("*/*.sqlite"))
-    monkeypatch.setenv(history.VARIABLE, str(tmp_path / "team" / "all.sqlite"))
-    assert call("run", *QUICKEST, "--out", "a.jsonl")[0] == 0
-    assert "1 run, newest" in call("history", "gemm/square")[1]
-    assert [path.name for path in (tmp_path / "team").glob("*.sqlite")] == ["all.sqlite"]
 
 
 def test_without_a_case_all_are_listed_with_their_newest_change(call, filled):
@@ -89,16 +93,9 @@ def test_a_case_shows_its_runs_as_bars_and_each_change_with_what_else_changed(ca
     assert change == "^ 2026-01-14 03:04 UTC: 4000 GB/s → 3636 GB/s, 9.1 % less (worse); cublas 13.1 → 13.2"
 
 
-def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_ones(call, tmp_path):
-    folder = tmp_path / "gpubench-runs"
-    for number, seconds in enumerate((1e-3, 1e-3, 1e-3, 1e-3, 2e-3)):
-        manifest = make.manifest(started=f"2026-01-0{number + 1}T03:04:05+00:00", started_at=float(number))
-        folder.mkdir(exist_ok=True)
-        result = make.result(make.timing(seconds, moved=4e9), of=CASE)
-        files.write(folder / f"{number}.jsonl", result, manifest=manifest)
-    call("history", "import", folder)
+def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_ones(call, imported):
     text = "newest 50.0 % less than the median of the 4 runs before"
-    assert f"too few runs to tell a change: 5 of at least 9; {text}" in call("history", "triad")[1]
+    assert f"too few runs to tell a change: 5 of at least 9; {text}" in imported([1e-3, 1e-3, 1e-3, 1e-3, 2e-3])
     listed = call("history")[1].splitlines()
     assert listed[2].rstrip().endswith("newest 50.0 % less")
     assert "1 of 1 series have too few runs to tell a change: at least 9 are needed" in listed
@@ -106,18 +103,8 @@ def test_too_few_runs_are_reported_with_the_newest_compared_with_the_earlier_one
     assert (document["state"], document["newest_step"], document["runs_needed"]) == ("too few runs", -0.5, 9)
 
 
-def test_a_drift_is_marked_below_its_bars_and_reported_with_its_rate(call, tmp_path):
-    folder = tmp_path / "gpubench-runs"
-    folder.mkdir()
-    for number in range(20):
-        start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
-        seconds = 1e-3 * (1 + 0.002 * number + 0.002 * (number % 3))
-        manifest = make.manifest(started=start, started_at=float(number))
-        files.write(
-            folder / f"{number:02}.jsonl", make.result(make.timing(seconds, moved=4e9), of=CASE), manifest=manifest
-        )
-    call("history", "import", folder)
-    *_, marks, _, drift = call("history", "triad")[1].splitlines()
+def test_a_drift_is_marked_below_its_bars_and_reported_with_its_rate(call, imported):
+    *_, marks, _, drift = imported([1e-3 * (1 + 0.002 * n + 0.002 * (n % 3)) for n in range(20)]).splitlines()
     assert marks.strip() == "~" * 20
     assert drift.startswith("~ 2026-01-02 03:04 UTC to 2026-01-21 03:04 UTC: 39")
     assert "drift, 3.7 % less over 20 runs (worse); 1.9" in drift
@@ -126,17 +113,8 @@ def test_a_drift_is_marked_below_its_bars_and_reported_with_its_rate(call, tmp_p
     assert "drift, 3.7 % less over 20 runs (worse)" in call("history")[1]
 
 
-def test_two_states_are_marked_below_their_bars_and_no_change(call, tmp_path):
-    folder = tmp_path / "gpubench-runs"
-    folder.mkdir()
-    for number in range(20):
-        start = (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
-        result = make.result(make.timing(1.1e-3 if number // 5 % 2 else 1e-3, moved=4e9), of=CASE)
-        files.write(
-            folder / f"{number:02}.jsonl", result, manifest=make.manifest(started=start, started_at=float(number))
-        )
-    call("history", "import", folder)
-    _, verdict, *_, marks, _ = call("history", "triad")[1].splitlines()
+def test_two_states_are_marked_below_their_bars_and_no_change(call, imported):
+    _, verdict, *_, marks, _ = imported([1.1e-3 if n // 5 % 2 else 1e-3 for n in range(20)]).splitlines()
     assert verdict == "two states, 3636 GB/s and 4000 GB/s: 3 switches in 20 runs, the last 5 at 3636 GB/s"
     assert marks.strip() == "=" * 20
     (document,) = json.loads(call("history", "triad", "--json")[1])
@@ -147,10 +125,6 @@ def test_two_states_are_marked_below_their_bars_and_no_change(call, tmp_path):
     assert call("history")[1].splitlines()[2].startswith(f"two states  {CASE.id} ")
 
 
-def test_only_the_last_runs_are_used_if_the_user_limits_them(call, filled):
-    assert "5 runs, newest" in call("history", "triad", "--last", "5")[1]
-
-
 def test_json_is_one_document_with_runs_and_changes(call, filled):
     (trend,) = json.loads(call("history", "triad", "--json")[1])
     assert (trend["case"], trend["series"], trend["unit"]) == (CASE.id, "hot", "B/s")
@@ -159,6 +133,7 @@ def test_json_is_one_document_with_runs_and_changes(call, filled):
     (change,) = trend["changes"]
     assert (change["index"], change["worse"], change["differences"]) == (12, True, ["cublas 13.1 → 13.2"])
     assert (change["note"], trend["two_states"]) == ("", [])
+    assert "5 runs, newest" in call("history", "triad", "--last", "5")[1]
 
 
 @pytest.mark.parametrize(

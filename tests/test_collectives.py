@@ -10,6 +10,7 @@ import _make as make
 import numpy as np
 import pytest
 from _modules import suite_module
+from test_known_words import splitmix
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -31,7 +32,6 @@ def collective(name):
 
 
 def received_by_segments(name, sent):
-    """Return what every rank has received, by the description of segments."""
     world, words = len(sent), sent[0].size if name != "all_gather" else sent[0].size * len(sent)
     results = []
     for rank in range(world):
@@ -72,29 +72,10 @@ def test_each_operation_gives_the_result_of_its_definition(name, world):
         assert (result == expected).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "factor"),
-    [
-        ("all_reduce", 7 / 4),
-        ("all_gather", 7 / 8),
-        ("reduce_scatter", 7 / 8),
-        ("broadcast", 1),
-        ("all_to_all", 7 / 8),
-        ("send_recv", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "factor"), [*zip(NAMES, (7 / 4, 7 / 8, 7 / 8, 1, 7 / 8, 1), strict=True)])
 def test_bus_bandwidth_of_eight_ranks_has_the_factor_of_nccl_tests(name, factor):
     assert collective(name).factor(8) == pytest.approx(factor)
     assert collective(name).name == name
-
-
-def splitmix(seed, i):
-    """Compute the finaliser of Steele, Lea & Flood with Python's integers."""
-    mask = 2**64 - 1
-    x = (seed + i * 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return x ^ (x >> 31)
 
 
 def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():

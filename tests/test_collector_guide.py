@@ -55,15 +55,6 @@ def rows(document, start):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[2:]]
 
 
-def test_the_guide_has_every_file_of_its_package():
-    assert [*FILES] == [
-        "gpubench_memory/meminfo.py",
-        "gpubench_memory/__init__.py",
-        "pyproject.toml",
-        "test_host_counters.py",
-    ]
-
-
 def test_the_guides_counter_is_sampled_with_its_measure_and_without_a_warning(package, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(package))
     process = SamplingProcess(HOST, time.monotonic())
@@ -92,7 +83,7 @@ def test_the_tests_of_the_collector_guide_pass(package, tmp_path):
     assert "2 passed" in done.stdout
 
 
-def test_the_guides_table_of_measures_equals_the_accepted_measures():
+def test_the_guides_tables_are_the_accepted_measures_and_the_classes_that_count_as_throttling():
     listed = {name.strip("`"): (unit, kinds) for name, unit, kinds, _ in rows(GUIDE, "measure | unit")}
     assert listed.pop("OTHER") == ("any", "any")
     assert [*listed] == [measure.name for measure in Measure if measure is not Measure.OTHER]
@@ -102,11 +93,8 @@ def test_the_guides_table_of_measures_equals_the_accepted_measures():
             assert kinds == "window, gauge or cumulative"
             forms = {("B/s", "window"), ("B/s", "gauge"), ("B", "cumulative")}
         assert forms == {*boundary._FORMS[Measure[name]]}, name
-
-
-def test_the_guides_table_of_classes_says_which_ones_count_as_throttling():
-    listed = {name.strip("`"): counts.startswith("yes") for name, counts, _ in rows(GUIDE, "`EventClass`")}
-    assert listed == {kind.name: EventBit(1, "a bit", kind).slows for kind in EventClass}
+    throttling = {name.strip("`"): counts.startswith("yes") for name, counts, _ in rows(GUIDE, "`EventClass`")}
+    assert throttling == {kind.name: EventBit(1, "a bit", kind).slows for kind in EventClass}
 
 
 BUILTIN = tuple(

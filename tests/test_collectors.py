@@ -41,18 +41,13 @@ def test_counter_names_are_unique_and_begin_with_their_collector(name):
     names = [counter.name for counter in collector(name).counters]
     assert all(counter_name.startswith(f"{name}.") for counter_name in names)
     assert len(set(names)) == len(names)
-
-
-def test_each_collector_takes_its_own_devices():
-    assert [name for name in COLLECTORS if collector(name).accepts(HOST)] == ["host"]
-    assert [name for name in COLLECTORS if collector(name).accepts(H200)] == ["cupti", "gpm", "nvml"]
+    assert [collector(name).accepts(device) for device in (HOST, H200)] == [name == "host", name != "host"]
 
 
 # ---- the host's counters on this machine
 
 
 def read_host(*names):
-    """Return one reading of these counters of the host."""
     source = collector("host").open([HOST])
     values = source.read(HOST, names)
     source.close()
@@ -141,22 +136,15 @@ def test_a_slow_down_is_discarded_by_its_most_specific_name_and_so_is_a_low_cloc
     assert verdict(reasons, LOW_HZ, None).discard == verdict(reasons).discard, "without a default no clock is low"
 
 
-CAPPED = Condition((), ("power-capped",))
-
-
-@pytest.mark.parametrize("reasons", [0, IDLE, USER, BOOST, DISPLAY, IDLE | USER | BOOST | DISPLAY])
-def test_states_that_slow_nothing_down_neither_discard_nor_label(reasons):
-    assert verdict(reasons) == Condition()
-
-
 @pytest.mark.parametrize(
     ("reasons", "clock_hz", "drawn", "condition"),
     [
-        (CAP, DEFAULT_HZ, None, CAPPED),
-        (CAP, 0.5 * DEFAULT_HZ, None, CAPPED),
+        *[(r, DEFAULT_HZ, None, Condition()) for r in (0, IDLE, USER, BOOST, DISPLAY, IDLE | USER | BOOST | DISPLAY)],
+        (CAP, DEFAULT_HZ, None, Condition((), ("power-capped",))),
+        (CAP, 0.5 * DEFAULT_HZ, None, Condition((), ("power-capped",))),
         # an H200 0.15 s into a large product: its clock was lower, and no reason was reported yet
-        (0, 1470e6, 684.885 / 700, CAPPED),
-        (0, 1635e6, 848.863 / 700, CAPPED),
+        (0, 1470e6, 684.885 / 700, Condition((), ("power-capped",))),
+        (0, 1635e6, 848.863 / 700, Condition((), ("power-capped",))),
         (0, 1470e6, 0.89, Condition(("low-clock",))),
         (0, 1470e6, None, Condition(("low-clock",))),
         (0, DEFAULT_HZ, 1.0, Condition()),
@@ -168,6 +156,7 @@ def test_the_power_cap_is_a_label_and_explains_a_low_clock_only_without_another_
     reasons, clock_hz, drawn, condition
 ):
     assert verdict(reasons, clock_hz, drawn=drawn) == condition
+    assert (NVML.default_clock_hz(H200), NVML.default_clock_hz(HOST)) == (DEFAULT_HZ, None), "of the inventory"
 
 
 @pytest.mark.parametrize(
@@ -215,11 +204,6 @@ def test_no_recorded_state_of_a_measured_h200_would_be_discarded(path):
     assert conditions
 
 
-def test_the_default_clock_is_that_of_the_inventory_or_unknown():
-    assert NVML.default_clock_hz(H200) == DEFAULT_HZ
-    assert NVML.default_clock_hz(HOST) is None
-
-
 # ---- whose processes
 
 BEYOND = int(Path("/proc/sys/kernel/pid_max").read_text()) + 7  # no process of this machine has such an id
@@ -228,7 +212,6 @@ PARENT = os.getppid()
 
 @pytest.fixture
 def child():
-    """Yield the id of a child process of this one."""
     with psutil.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
         yield process.pid
         process.stdin.close()
@@ -289,7 +272,6 @@ class StubbedNvml:
 
 
 def started_watch(driver):
-    """Return a watch of the H200 by `driver` after its first look."""
     watch = NVML.NvmlWatch(driver, None, H200)
     watch.begin()
     return watch
@@ -491,8 +473,8 @@ def test_the_processes_of_another_slice_are_nobody_s_business_of_a_mig_instance(
         nvmlDeviceGetGpuInstanceId=lambda gpu: 3,
         nvmlDeviceGetComputeInstanceId=lambda gpu: 0,
     )
-    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=True) == (1, 3)
-    assert room_module("collectors", "_nvml_watch").process_ids(nvml, None, is_mig=False) == (1, 2, 3, 4)
+    assert NVML.process_ids(nvml, None, is_mig=True) == (1, 3)
+    assert NVML.process_ids(nvml, None, is_mig=False) == (1, 2, 3, 4)
     refusing = silent_nvml(**{name: call(0) for name, call in vars(nvml).items()})
     card = room_module("collectors", "_nvml_health").CardHealth(refusing, 0, _parade.facts_of("mig").devices[0])
     (processes,) = (reading for reading in card.readings() if reading.sign.name == "PROCESSES")

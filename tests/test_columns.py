@@ -1,7 +1,5 @@
 """Several runs as columns of one page: environments, machines or days side by side, without a verdict."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -40,7 +38,6 @@ class ParsedTable(HTMLParser):
 
 
 def run(seconds, size_bytes=2**30, more=(), **fields):
-    """Return a run of one read of `size_bytes` that takes `seconds`, with the results `more`."""
     timed = make.timing(*(seconds * factor for factor in (0.999, 1.0, 1.001) * 3), moved=4e9, limit="dram")
     read = make.result(timed, of=make.case("read", "mine", size_bytes=size_bytes))
     suites = (SuiteInfo("mine", "memory bandwidth", key_figures=(KEY,)),)

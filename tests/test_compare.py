@@ -1,7 +1,5 @@
 """Runs side by side: what differs, what changed, what can be told; and every form of it."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib
@@ -138,8 +136,12 @@ def test_every_other_run_is_compared_with_the_first_and_cases_of_one_side_are_na
     ("ratio", "direction", "verdict"),
     [(1.034, 1, "3.4 % better"), (0.85, -1, "15 % worse"), (1.13, 0, "+13.0 %"), (0.9, 0, "−10.0 %")],
 )
-def test_a_mean_is_better_or_worse_only_where_its_cases_are(ratio, direction, verdict):
+def test_a_mean_is_better_or_worse_only_where_its_cases_are_and_from_two_on_it_is_written_as_times(
+    ratio, direction, verdict
+):
     assert comparison.Geomean("gemm", ratio, 3, 1, direction).text == verdict
+    for factor, text in ((1.02, "2.0 % better"), (2.1, "2.1 times as good"), (0.4, "over 50 % worse")):
+        assert comparison.better_or_worse(factor) == text
 
 
 def test_two_ordinary_runs_get_one_line_that_says_what_differs_and_that_once_proves_nothing():
@@ -154,13 +156,6 @@ def test_two_ordinary_runs_get_one_line_that_says_what_differs_and_that_once_pro
     assert step.command.endswith("--replicates 5")
     (copy,) = [finding for finding in compared(*sides).against[0].judgement.findings if comparison.is_small(finding)]
     assert copy.case.name == "copy"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"), [(1.02, "2.0 % better"), (2.1, "2.1 times as good"), (0.4, "over 50 % worse")]
-)
-def test_ratios_from_two_on_are_written_as_times(ratio, text):
-    assert comparison.better_or_worse(ratio) == text
 
 
 def render(form, comparison):
@@ -247,7 +242,6 @@ def test_the_json_has_every_finding_with_numbers_in_si(two_runs_compared):
 
 @pytest.fixture
 def files(tmp_path):
-    """Write two run files of one machine called gpu17, the second slower."""
     facts = make.facts(make.device(uuid="GPU-1234"), host=(("hostname", "gpu17"),))
     return [
         write(tmp_path / name, *replicated("triad", seconds), manifest=make.manifest(facts=facts))

@@ -21,7 +21,7 @@ PAIRS = {
     "cards": ("headline/1", "headline/2"),
     "three runs": ("headline/1", "headline/2", "headline/3"),
     "longer": ("longer/base", "longer/3"),
-    "one process": ("whole/h200", "whole/h200x2-compression"),
+    "one process": ("whole/h200", "whole/h200x2"),
 }
 pytestmark = [
     pytest.mark.slow,

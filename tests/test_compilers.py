@@ -1,7 +1,5 @@
 """The suite `compilers`: what its operators compute, our kernels for them, and checks that catch a wrong provider."""
 
-from __future__ import annotations
-
 import _grid
 import numpy as np
 import pytest

@@ -1,10 +1,7 @@
 """The provider cuTile: its kernels by NumPy, its launches, and its code for GPUs that need not be here."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,6 @@ STREAM = 12345
 
 
 def gpu(**traits):
-    """A bench of a paper GPU with a stream."""
     made = bench(SUITE, "nvidia")
     made.device.stream = STREAM
     made.device.traits = dataclasses.replace(made.device.traits, **traits)
@@ -38,7 +34,7 @@ def cutile(monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(OPERATORS.OPERATORS))
-def test_a_kernel_in_cutile_is_its_operator_whatever_the_length_and_number_of_rows(cutile, name):
+def test_a_kernel_in_cutile_is_its_operator_whatever_the_length_and_number_of_rows(cutile, name, monkeypatch):
     for rows, cols, dtype in ((12, 128, "float16"), (13, 100, "float32"), (2, 2100, "float16")):
         made = OPERATORS.Problem(gpu(), name, rows, cols, dtype)
         built = PROVIDERS.build(gpu(), made, "cutile")
@@ -50,14 +46,11 @@ def test_a_kernel_in_cutile_is_its_operator_whatever_the_length_and_number_of_ro
         assert 0 < made.compare(built.rows())["error"].value < {"float16": 5e-4, "float32": 1e-6}[dtype]
         ((stream, *_),) = cutile.launched[before:]
         assert stream == STREAM, "one launch for each call, on the stream that is timed"
-
-
-def test_a_kernel_in_cutile_that_computes_something_else_is_found(cutile, monkeypatch):
-    monkeypatch.setattr(cutile, "rsqrt", lambda tile, flush_to_zero: 1 / tile)
-    made = OPERATORS.Problem(gpu(), "rmsnorm", 12, 128, "float16")
-    built = PROVIDERS.build(gpu(), made, "cutile")
-    with pytest.raises(WrongAnswer, match="relative error"):
-        made.compare(built.rows())
+    if name == "rmsnorm":
+        monkeypatch.setattr(cutile, "rsqrt", lambda tile, flush_to_zero: 1 / tile)
+        made = OPERATORS.Problem(gpu(), name, 12, 128, "float16")
+        with pytest.raises(WrongAnswer, match="relative error"):
+            made.compare(PROVIDERS.build(gpu(), made, "cutile").rows())
 
 
 @pytest.mark.parametrize(
@@ -113,14 +106,6 @@ def test_what_the_assembler_leaves_behind_is_removed(cutile, monkeypatch):
     assert left[0].parent != Path(PaperCutile.temp_dir)
     assert not left[0].parent.exists()
     assert cutile.temp_dir == PaperCutile.temp_dir
-
-
-def test_cutile_that_is_missing_is_skipped_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.tile", None)
-    made = OPERATORS.Problem(gpu(), "softmax", 12, 128, "float16")
-    with pytest.raises(Unavailable, match=r"pip install 'gpubench-suite\[cutile\]'"):
-        PROVIDERS.build(gpu(), made, "cutile")
-    assert "inputs" not in vars(made), "no input was drawn for it"
 
 
 def constraint(compilation, dtype, index_dtype, dimensions):

@@ -4,8 +4,6 @@
 CUDA C++ and PTX on the host's processor; what it shows is that the kernels, their launches and the arguments agree.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib
@@ -38,7 +36,6 @@ BOUNDS = {"float16": 5e-4, "float32": 3e-6}
 
 
 def launch(file, *launches, order=(0, 1)):
-    """The kernels of a file of `compiler_output`, with their launches."""
     source, (by, language) = (FOLDER / file).read_text(), (file.partition("-")[0], file.rpartition(".")[2])
     made = tuple(GENERATED.GeneratedLaunch(*one) for one in launches)
     return GENERATED.GeneratedKernels(by.upper(), language, source, made, order=order)
@@ -96,8 +93,6 @@ class NumpyWithModules:
 
 
 class PtxModule:
-    """A module of PTX; its functions take arrays."""
-
     def __init__(self, text):
         self.text = text
 
@@ -128,7 +123,6 @@ class SourcePaperGpu(PaperGpu):
 
 @pytest.fixture
 def gpu(tmp_path):
-    """A bench of a GPU on paper that runs what compilers write."""
     made = bench(SUITE, "nvidia")
     return dataclasses.replace(made, open_device=SourcePaperGpu(made.traits, folder=tmp_path))
 
@@ -201,19 +195,6 @@ def shaped(name, rows, cols, dtype):
     return made
 
 
-def test_two_kernels_of_which_the_second_output_comes_first_give_the_first_rows():
-    expect_first_rows(TWO_KERNELS, shaped("residual_norm", 32768, 1024, "float16"))
-
-
-def test_a_program_for_the_host_has_the_launches_and_their_arrays():
-    kernels = IREE.kernels_of("IREE", PROGRAM, PTX, shaped("residual_norm", 32768, 1024, "float16"))
-    assert kernels.launches == (
-        ("norm", 32768, 32, ("x", "residual", "weight", "outputs")),
-        ("sum", 262144, 64, ("x", "residual", "scratch0")),
-    )
-    assert (kernels.scratch, kernels.order) == ((4096,), (1, 0))
-
-
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
@@ -248,7 +229,13 @@ def test_iree_is_called_for_the_architecture_of_the_gpu_and_what_it_writes_is_re
     compiler = type("Compiler", (), {"compile_str": staticmethod(compile_str)})
     made = shaped("residual_norm", 32768, 1024, "float16")
     if outcome == "launched":
-        assert len(IREE._in_ptx(compiler, "IREE", "", made, "sm_90").launches) == 2
+        kernels = IREE._in_ptx(compiler, "IREE", "", made, "sm_90")
+        assert kernels.launches == (
+            ("norm", 32768, 32, ("x", "residual", "weight", "outputs")),
+            ("sum", 262144, 64, ("x", "residual", "scratch0")),
+        )
+        assert (kernels.scratch, kernels.order) == ((4096,), (1, 0)), "the second output comes first"
+        expect_first_rows(TWO_KERNELS, made)
     else:
         with pytest.raises(Skip, match=f"IREE has written residual_norm in a form that is not known here: .*{outcome}"):
             IREE._in_ptx(compiler, "IREE", "", made, "sm_90")
@@ -298,8 +285,6 @@ def needs(by):
 @pytest.mark.parametrize("by", [needs("tvm"), needs("iree")])
 @pytest.mark.parametrize("name", NAMES)
 class TestCompilers:
-    """The compilers themselves, where they are installed."""
-
     def test_on_the_host_they_give_the_operator_of_the_inputs_as_they_are_now(self, name, by):
         paper = host_bench()
         made = problem(name, 100, dtype="float32", paper=paper)

@@ -39,7 +39,8 @@ def test_logits_of_other_tokens_are_found(host: Any, monkeypatch: pytest.MonkeyP
 
 def test_a_step_s_gradients_are_compared_with_difference_quotients(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AT, "_TOKENS", 4)
-    sequences = AT.Sequences(bench_of(host), AT.model(8, 8, 2, 1, 2, 1, 16, "this test"))
+    monkeypatch.setattr(AT, "_SMALL", AT.model(8, 8, 2, 1, 2, 1, 16, "this test"))
+    sequences = AT.Sequences(bench_of(host))
     wide = [np.float64(weight) for weight in sequences.weights]
     loss, stepped = sequences._loss(wide), []
     for weight in wide:
@@ -50,12 +51,12 @@ def test_a_step_s_gradients_are_compared_with_difference_quotients(host: Any, mo
                 losses.append(sequences._loss(wide))
             weight[place], gradient[place] = kept, (losses[0] - losses[1]) / 2e-5
         stepped.append(weight - gradient)
-    assert sequences.compare_step(loss, stepped)["gradient error"].value < 1e-6
+    assert sequences.compare_step(loss, *stepped)["gradient error"].value < 1e-6
     with pytest.raises(WrongAnswer, match="the loss is wrong"):
-        sequences.compare_step(1.001 * loss, stepped)
+        sequences.compare_step(1.001 * loss, *stepped)
     for place, weight in enumerate(wide):
         with pytest.raises(WrongAnswer, match="a gradient is wrong"):
-            sequences.compare_step(loss, [*stepped[:place], 0.5 * (stepped[place] + weight), *stepped[place + 1 :]])
+            sequences.compare_step(loss, *stepped[:place], 0.5 * (stepped[place] + weight), *stepped[place + 1 :])
 
 
 @pytest.mark.parametrize(("by", "reason"), [("numpy", "NumPy"), ("tvm", "TVM"), ("iree", "IREE")])

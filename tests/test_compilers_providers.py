@@ -1,7 +1,5 @@
 """Providers of the suite `compilers` with libraries of their own, and checks that find calls that compute nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util
@@ -136,6 +134,7 @@ def test_a_library_over_our_memory_gives_the_operators_on_the_host(by):
     [
         ("triton", ["triton"], r"pip install 'gpubench-suite\[compilers\]'"),
         ("numba-cuda", ["numba.cuda"], r"pip install 'numba-cuda\[cu13\]'"),
+        ("cutile", ["cuda.tile"], r"pip install 'gpubench-suite\[cutile\]'"),
         ("torch", ["torch"], r"pip install 'gpubench-suite\[torch\]'"),
         ("inductor", ["torch"], r"pip install 'gpubench-suite\[torch\]'"),
         ("jax", ["jax"], r"pip install 'gpubench-suite\[jax\]'"),
@@ -151,8 +150,6 @@ def test_a_library_that_is_missing_is_skipped_with_the_command_that_installs_it(
 
 
 class NumbaCuda:
-    """numba.cuda, whose compiler raises `error` for kernels with names in `broken`, or for every kernel."""
-
     def __init__(self, error, broken=()):
         self.error, self.broken, self.launched = error, broken, []
 
@@ -263,16 +260,6 @@ def task_by(monkeypatch, paper, made, **built):
     return CASES.task_of(paper, made, "fake")
 
 
-def test_a_call_that_computes_nothing_is_wrong(monkeypatch):
-    made = problem("softmax", dtype="float32")
-    outputs = PROVIDERS.Outputs(bench(SUITE), made)
-    task = task_by(
-        monkeypatch, bench(SUITE), made, call=lambda: None, rows=outputs.rows, poison=outputs.poison, notes={}
-    )
-    with pytest.raises(WrongAnswer, match="not written"):
-        checked(task)
-
-
 @pytest.mark.parametrize("folded", [False, True], ids=["results-are-kept", "inputs-are-folded"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name, folded):
@@ -283,15 +270,10 @@ def test_a_call_that_does_not_compute_from_its_inputs_is_wrong(monkeypatch, name
     checked(task)
     with pytest.raises(WrongAnswer, match="relative error"):
         check_in_turn(task, paper.open_device)
-
-
-@needs_compiler
-@pytest.mark.parametrize("name", ["softmax", "layernorm"])
-def test_a_row_may_leave_whole_warps_of_its_block_without_elements(name):
-    made = problem(name, 4, 64)
-    built = PROVIDERS.build(bench(SUITE), made, "nvrtc")
-    built.call()
-    assert made.compare(built.rows())["error"].value < 5e-4
+    outputs = PROVIDERS.Outputs(paper, made)
+    own = {"rows": outputs.rows, "poison": outputs.poison, "notes": {}}
+    with pytest.raises(WrongAnswer, match="not written"):
+        checked(task_by(monkeypatch, paper, made, call=lambda: None, **own))
 
 
 @needs_compiler
@@ -300,6 +282,11 @@ def test_our_kernel_follows_its_inputs():
     task = CASES.task_of(paper, made, "nvrtc")
     assert 0 < checked(task)["error"].value < 5e-4
     check_in_turn(task, paper.open_device)
+    for name in ("softmax", "layernorm"):
+        made = problem(name, 4, 64)  # whole warps of a block have no elements
+        built = PROVIDERS.build(bench(SUITE), made, "nvrtc")
+        built.call()
+        assert made.compare(built.rows())["error"].value < 5e-4
 
 
 def test_a_call_that_works_beside_the_stream_that_is_timed_is_found_out(monkeypatch):
@@ -334,8 +321,6 @@ def test_a_library_with_a_stream_of_its_own_is_timed_in_batches_that_it_has_work
 
 
 class TestShapes:
-    """Lengths that change."""
-
     def test_lengths_are_distinct_and_the_same_for_every_provider_of_a_run(self):
         found = BUILD.lengths_of(7, "softmax")
         assert len(set(found)) == 16
@@ -376,7 +361,7 @@ class TestShapes:
         task = BUILD.shapes(host_bench(), "softmax", "numba")
         first, again = (task.stages[name].call() for name in ("first", "again"))
         assert task.check()["recompiles"].value == 0
-        assert first[0] > 100 * max(again), "the first call compiles"
+        assert first[0] > 100 * sorted(again)[len(again) // 2], "the first call compiles"
         assert max(first[1:]) < first[0] / 100
 
     def test_triton_counts_its_compilations_of_one_kernel(self, monkeypatch, triton):
@@ -501,8 +486,6 @@ def test_a_kernel_of_triton_tells_its_resources_and_its_instructions_where_they_
 
 
 class KernelOfKnownResources:
-    """A kernel whose resources are known for a block of `threads` and some dynamic shared memory."""
-
     def __init__(self, threads, shared_bytes=0):
         self.block = threads, shared_bytes
 

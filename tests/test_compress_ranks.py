@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from _modules import suite_module
 from _sinks import ResultSink
 
 from gpubench import plugins
@@ -70,7 +71,6 @@ def message(bench, flight):
 
 
 def measure_on_host(suites, filters=(), tier="smoke"):
-    """Measure these suites on the host, and return the results."""
     plan = planning.make(FACTS, Settings(suites, ("host",), tier, filters))
     shelf = ResultSink()
     with Runner(plan, SamplingProcess((), 0.0), shelf) as runner:
@@ -106,10 +106,13 @@ def test_sender_and_receiver_with_one_thread_each_do_not_deadlock(tmp_path):
     assert [(result.status, result.reason) for result in results] == [("ok", "")] * 3
 
 
-@pytest.mark.skipif(
+NEEDS_MPI = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or shutil.which("mpirun") is None,
     reason="no MPI here: pip install mpi4py, and an mpirun on the PATH",
 )
+
+
+@NEEDS_MPI
 @pytest.mark.parametrize("codec", ["lz4", "zlib-1"])
 def test_a_message_arrives_through_mpi(codec):
     case = f"send[link=mpi,corpus=ids,codec={codec},size=16MiB,block=1MiB,flight=2"
@@ -120,10 +123,22 @@ def test_a_message_arrives_through_mpi(codec):
     }
 
 
-def test_without_mpi_its_link_is_skipped_with_how_to_get_it(monkeypatch):
+def test_without_mpi_its_cases_are_skipped_with_how_to_get_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    (result,) = measure_on_host(
-        ("compression",), ("send[link=mpi,corpus=ids,codec=lz4,size=16MiB,block=1MiB,flight=2",), "full"
-    )
-    assert result.status == "skipped"
-    assert "pip install mpi4py" in result.reason
+    cases = ("send[link=mpi,corpus=ids,codec=lz4,size=16MiB,block=1MiB,flight=2", "ipc/mpi[path=same,size=8B]")
+    results = measure_on_host(("compression", "ipc"), cases, "full")
+    assert [result.status for result in results] == ["skipped"] * 2
+    assert all("pip install mpi4py" in result.reason for result in results)
+
+
+def test_an_mpi_that_does_not_read_the_memory_of_gpus_is_named():
+    buffers = suite_module("ipc", "_mpi_buffers")
+    rank = object.__new__(buffers.BufferRank)
+    rank.mpi = importlib.import_module("_ctypes")  # a library without MPI's query
+    assert "MPIX_Query_cuda_support" in rank.open(["0", "1"], 8)
+
+
+@NEEDS_MPI
+def test_a_buffer_arrives_through_mpi():
+    (result,) = measure_on_host(("ipc",), ("ipc/mpi[path=same,size=1MiB]",), "full")
+    assert (result.status, result.reason) == ("ok", "")

@@ -46,7 +46,6 @@ def corpora(suite):
 
 @pytest.fixture
 def gpu(host, monkeypatch):
-    """Return a GPU and an nvCOMP in host memory."""
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     return device_of.GpuInHostMemory(host, GPU)
 
@@ -60,12 +59,9 @@ def test_data_of_any_size_comes_back_bit_for_bit(suite, host, tmp_path, codec, s
     task = build(suite, host, codec, "full", data=[file_of(tmp_path, (b"abcde fgh " * (size // 10 + 1))[:size])])
     assert size == task.stages["compress"].work.payload == task.stages["decompress"].work.payload
     assert verify(host, task)["ratio"].value > (2 if size > 1 else 0)
-
-
-@pytest.mark.parametrize("codec", HOST_CODECS)
-def test_incompressible_data_comes_back_too_and_grows(suite, host, tmp_path, codec):
-    task = build(suite, host, codec, "full", data=[file_of(tmp_path, noise(2 * CHUNK + 1))])
-    assert 0.99 < verify(host, task)["ratio"].value < 1
+    if size == CHUNK + 1:  # incompressible data come back too, and grow
+        task = build(suite, host, codec, "full", data=[file_of(tmp_path, noise(2 * CHUNK + 1))])
+        assert 0.99 < verify(host, task)["ratio"].value < 1
 
 
 def test_the_ratio_counts_headers_and_eight_bytes_a_chunk(suite, host, tmp_path):
@@ -148,7 +144,6 @@ def test_host_and_device_read_the_same_format(suite, gpu, monkeypatch, name):
 
 
 def task_of(suite, gpu, name, size_bytes, tier="full", **chosen):
-    """Return the task of a case of a GPU with another size."""
     target, wanted = Target(Facts((gpu.device,)), gpu.device, tier), chosen.items()
     case = next(case for case in suite.cases(target) if case.name == name and wanted <= dict(case.params).items())
     return suite.build(Bench(gpu, sized(case, size_bytes), target, suite.package))
@@ -179,8 +174,6 @@ def test_earlier_chunks_are_found_on_both_devices_where_each_reads_what_the_othe
 
 
 class Binding(types.ModuleType):
-    """An nvidia.nvcomp whose codec is zlib, and which, if `is_cached`, decodes the first array for good."""
-
     __version__ = "0"
 
     def __init__(self, is_cached):
@@ -212,19 +205,6 @@ def test_an_array_that_the_python_codec_decoded_earlier_is_found(suite, gpu, mon
         check_in_turn(task_of(suite, gpu, "python", MEGABYTE, "smoke"), gpu)
 
 
-def test_a_codec_that_needs_an_engine_is_skipped_where_there_is_none(suite, gpu, monkeypatch):
-    monkeypatch.setattr(nvcomp, "engine_formats", lambda _: frozenset())
-    monkeypatch.setattr(device_of.ARRAYS.cuda, "runtime", types.SimpleNamespace(getDevice=lambda: 0), raising=False)
-    with pytest.raises(Skip, match="needs a hardware decompression engine for lz4; this device has none"):
-        build(suite, gpu, "lz4-engine", "full", corpus="ids")
-
-
-def test_the_python_codec_that_is_missing_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
-    with pytest.raises(Skip, match=r"needs nvidia.nvcomp .*pip install 'gpubench-suite\[cuda13\]'"):
-        task_of(suite, gpu, "python", MEGABYTE, "smoke")
-
-
 def test_quick_has_every_codec_for_the_users_data_and_the_main_ones_for_three_corpora(suite, tmp_path):
     def codecs_by_corpus(data=()):
         cases = [case for case in suite.cases(Target(Facts((GPU,)), GPU, "quick", data)) if case.name == "roundtrip"]
@@ -247,20 +227,15 @@ def test_batches_point_at_every_chunk_of_odd_sized_data(suite, gpu, tmp_path, si
     Engine(gpu, POLICIES["smoke"]).measure(task)
 
 
-def test_a_failed_chunk_is_reported_in_the_librarys_words(suite, gpu):
-    task = build(suite, gpu, "lz4", size_bytes=MEGABYTE)
-    task.stages["compress"].call()
-    trip_of(task).compressed.memory[:8] = 0
-    with pytest.raises(WrongAnswer, match=r"1 chunks were not restored; the first: words of 12 \(status 12\)"):
-        run_back(task)
-
-
-def test_a_wrong_byte_is_named(suite, gpu):
+def test_a_failed_chunk_is_reported_in_the_librarys_words_and_a_wrong_byte_is_named(suite, gpu):
     task = build(suite, gpu, "lz4", size_bytes=MEGABYTE)
     verify(gpu, task)
     trip_of(task).restored.memory[70_000] ^= 1
     with pytest.raises(WrongAnswer, match="1 of 1048576 bytes differ after the round trip, the first at 70000"):
         task.check()
+    trip_of(task).compressed.memory[:8] = 0
+    with pytest.raises(WrongAnswer, match=r"1 chunks were not restored; the first: words of 12 \(status 12\)"):
+        run_back(task)
 
 
 @pytest.mark.parametrize("ran", [(), ("compress",), ("decompress",)])
@@ -279,15 +254,20 @@ def test_bitcomps_decompression_waits_for_the_device_and_is_never_gated(suite, g
     assert waits == {"compress": False, "decompress": True}
 
 
-def test_too_little_memory_and_another_vendor_are_skips(suite, gpu):
+def test_what_a_machine_does_not_have_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
     with pytest.raises(Skip, match=r"needs .* MiB of memory"):
         build(suite, dataclasses.replace(gpu, free=2**20), "lz4")
     another_vendor = dataclasses.replace(gpu, traits=dataclasses.replace(gpu.traits, kernels="none"))
     with pytest.raises(Skip, match="GPU codecs need nvCOMP"):
         build(suite, another_vendor, "lz4")
+    monkeypatch.setattr(nvcomp, "engine_formats", lambda _: frozenset())
+    monkeypatch.setattr(device_of.ARRAYS.cuda, "runtime", types.SimpleNamespace(getDevice=lambda: 0), raising=False)
+    with pytest.raises(Skip, match="needs a hardware decompression engine for lz4; this device has none"):
+        build(suite, gpu, "lz4-engine", "full", corpus="ids")
+    monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
+    with pytest.raises(Skip, match=r"needs nvidia.nvcomp .*pip install 'gpubench-suite\[cuda13\]'"):
+        task_of(suite, gpu, "python", MEGABYTE, "smoke")
 
-
-def test_a_missing_nvcomp_is_a_skip_with_how_to_get_it(suite, gpu, monkeypatch):
     def load():
         raise Unavailable("nvCOMP 6 is not usable here", "pip install it")
 
@@ -392,7 +372,6 @@ def test_a_file_that_shrank_since_planning_is_a_file_error(suite, host, tmp_path
 
 
 def bounded(file, most):
-    """Return at most `most` bytes from all over the file."""
     return next(suite_module("compression", "_corpora").pieces(file, most, is_whole=False))
 
 
@@ -421,7 +400,6 @@ def test_a_huge_array_is_read_within_bounds(suite, host, tmp_path):
 
 
 def table_file(tmp_path, columns, rows_a_group, label="mine.parquet"):
-    """Write a Parquet table with `rows_a_group` rows per group and return it as data of the user."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table(columns), tmp_path / label, row_group_size=rows_a_group)
     return DataFile(label, str(tmp_path / label), (tmp_path / label).stat().st_size)
@@ -440,12 +418,8 @@ def test_row_groups_from_all_over_a_long_table_are_read_within_bounds(suite, tmp
     groups = np.unique(taken.data.view(np.int64) // 100).tolist()
     assert (taken.data.size, taken.dtype, len(groups)) == (4000, "int64", 5)
     assert max(groups) - min(groups) > 50
-
-
-def test_a_table_of_texts_is_bytes(suite, tmp_path):
     taken = bounded(table_file(tmp_path, {"name": ["ab", "cde"]}, 2), 2**20)
-    assert b"abcde" in taken.data.tobytes()
-    assert taken.dtype == "uint8"
+    assert (b"abcde" in taken.data.tobytes(), taken.dtype) == (True, "uint8")
 
 
 def not_a_table(tmp_path):
@@ -458,11 +432,7 @@ def not_a_table(tmp_path):
     [
         (lambda folder: DataFile("gone", str(folder / "gone"), 10), FileError, "gone: No such file"),
         (lambda _: DataFile("zero", "/dev/zero", 10), FileError, "not a regular file"),
-        (
-            lambda folder: file_of(folder, b"no array", "mine.npy"),
-            FileError,
-            r"mine\.npy: not an array in NumPy's format",
-        ),
+        (lambda folder: file_of(folder, b"none", "mine.npy"), FileError, r"mine\.npy: not an array in NumPy's format"),
         (not_a_table, FileError, "not a Parquet file"),
         (lambda folder: numpy_file(folder, np.zeros(0)), Skip, "the array is empty"),
         (lambda folder: table_file(folder, {"key": np.zeros(0, np.int32)}, 2), Skip, "no column has a value"),

@@ -39,7 +39,6 @@ def bench_of(suite, opened):
 
 @pytest.fixture
 def paper(suite, monkeypatch):
-    """Return a GPU and an nvCOMP in host memory."""
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
     backend = plugins.load("backends", "host")
     host = backend.open(backend.devices()[0])

@@ -1,7 +1,5 @@
 """Counters recorded on H200s, replayed: they agree with each other and with the declared work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,6 @@ def sustained():
 
 
 def figures_of_case(summary, case):
-    """Return the figures of the counters in the window of a case."""
     (result,) = [result for result in summary.run.results if result.case.id.startswith(case)]
     return case_counters(summary, result)
 

@@ -1,7 +1,5 @@
 """Joining counters to cases, by device and by time."""
 
-from __future__ import annotations
-
 import _make as make
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ def track(at, values, counter=make.POWER, device="cuda:0"):
 
 
 def figures(table):
-    """Return (counter, device) → (mean, minimum, maximum, number of samples)."""
     return {
         (figure.counter.name, figure.device): (figure.mean, figure.low, figure.high, figure.samples) for figure in table
     }
@@ -44,6 +41,12 @@ def test_a_failed_reading_does_not_count_as_zero_and_a_result_that_was_never_tim
     assert table.tracks[0].at.tolist() == [1, 3]
     assert figures(table.during(make.result(window=(0.0, 9.0)))) == {("nvml.power", "cuda:0"): (200, 100, 300, 2)}
     assert table.during(make.result(status="skipped")) == []
+    chunks = [make.samples([1.0], name, power=[value]) for name, value in (("cuda:0", 1), ("cuda:1", 2), ("host", 3))]
+    table = CounterTable.of_run(make.run(sampled=chunks))
+    assert figures(table.during(make.result(window=(0.0, 2.0), devices=("cuda:1",)))) == {
+        ("nvml.power", "cuda:1"): (2, 2, 2, 1),
+        ("nvml.power", "host"): (3, 3, 3, 1),
+    }, "those of its devices and of the host"
 
 
 def test_a_window_includes_its_bounds_and_a_cumulative_counter_needs_two_readings():
@@ -62,17 +65,6 @@ def test_chunks_of_a_counter_are_one_track_in_the_order_of_the_manifest():
     sampled = [make.samples([1.0], energy=[1], power=[2], unheard=[3])]
     names = [track.counter.name for track in CounterTable.of_run(make.run(sampled=sampled)).tracks]
     assert names == ["nvml.power", "nvml.energy"]
-
-
-def test_a_result_has_the_counters_of_its_devices_and_of_the_host_alone():
-    sampled = [
-        make.samples([1.0], device, power=[value]) for device, value in [("cuda:0", 1), ("cuda:1", 2), ("host", 3)]
-    ]
-    table = CounterTable.of_run(make.run(sampled=sampled))
-    assert figures(table.during(make.result(window=(0.0, 2.0), devices=("cuda:1",)))) == {
-        ("nvml.power", "cuda:1"): (2, 2, 2, 1),
-        ("nvml.power", "host"): (3, 3, 3, 1),
-    }
 
 
 def test_a_counter_is_found_by_its_measure_and_not_by_its_name():
@@ -94,10 +86,6 @@ def test_a_drawing_of_too_many_samples_keeps_their_extremes_in_order(values, mos
     if values:
         assert array[kept].max() == array.max()
         assert array[kept].min() == array.min()
-
-
-def test_no_long_stretch_of_samples_is_left_out_of_a_drawing():
-    values = np.sin(np.arange(100_000) / 7.0)
-    kept = extremes(values, 600)
+    kept = extremes(np.sin(np.arange(10_000) / 7.0), 600)
     assert len(kept) <= 600
-    assert np.diff(kept).max() < 2 * 100_000 / 300
+    assert np.diff(kept).max() < 2 * 10_000 / 300, "no long stretch is left out"

@@ -87,6 +87,9 @@ def test_paths_that_differ_in_two_axes_do_not_cross_and_few_points_have_no_model
     assert transfer.crossovers == ()
     assert derived(copies(copy("kernel", 1024, 1e-6)), Transfers) == []
     assert derived(copies(view=LADDER), Staircase) == []
+    runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
+    (transfer,) = derived(copies(*(result for results in runs for result in results)), Transfers)
+    assert transfer.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6), "replicates are one line"
 
 
 def test_times_without_a_rate_and_rates_of_more_bytes_than_the_size_are_paths_too():
@@ -108,9 +111,3 @@ def test_times_without_a_rate_and_rates_of_more_bytes_than_the_size_are_paths_to
     (transfer,) = derived(copies(*results), Transfers)
     assert transfer.paths[0].unit == "B/s"
     assert transfer.paths[0].model.pieces[0].beta == pytest.approx(1e9)
-
-
-def test_replicates_are_joined_into_one_line():
-    runs = [path("kernel", 2e-6 * (1 + share), 3e10, replicate=index) for index, share in enumerate((0.0, 0.1, -0.1))]
-    (transfer,) = derived(copies(*(result for results in runs for result in results)), Transfers)
-    assert transfer.paths[0].model.pieces[0].alpha_s == pytest.approx(2e-6)

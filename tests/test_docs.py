@@ -1,7 +1,5 @@
 """The output in README and docs is what the command above it prints from a recording."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
@@ -17,7 +15,7 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ELLIPSIS = "…"  # a line with only this character stands for any lines
 
 
-def examples() -> list[tuple[str, str, list[str]]]:
+def examples():
     """Return each command that a document shows: the document, the command, and the lines that it prints."""
     return [
         (document.name, command, output.splitlines())
@@ -27,7 +25,7 @@ def examples() -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def matches(documented: list[str], printed: list[str]) -> bool:
+def matches(documented, printed):
     """Return whether the lines are those that were printed; a line of an ellipsis stands for any."""
     pattern = "".join(r"(?:.*\n)*?" if line == ELLIPSIS else re.escape(line.rstrip()) + r"\n" for line in documented)
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None

@@ -1,7 +1,5 @@
 """The output of `gpubench doctor` on a machine: the answer first, and no figure broken in a narrow terminal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import _make as make

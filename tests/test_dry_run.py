@@ -1,7 +1,5 @@
 """The gate on a dry run, whose cases are ok and have no figure: it never passes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """On a real GPU (`pytest -m gpu`): each case of two inputs passes with both, and finds a copy of an earlier answer."""
 
-from typing import Any
-
 import pytest
 from _earlier import check_in_turn, with_earlier_answers
 
@@ -14,7 +12,7 @@ from gpubench.measuring import inventory
 pytestmark = pytest.mark.gpu
 
 
-def is_found(task: Any, gpu: Any) -> bool:
+def is_found(task, gpu):
     """Return whether the check finds earlier answers, or True if the arrays of the answers are not known here."""
     if not any(stage.outputs for stage in task.stages.values()):
         return True
@@ -26,7 +24,7 @@ def is_found(task: Any, gpu: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", ["bandwidth", "gemm", "tensor", "latency", "inference", "compilers", "ipc"])
-def test_every_case_of_one_rank_finds_a_copy_of_its_earlier_answer(gpu: Any, name: str) -> None:
+def test_every_case_of_one_rank_finds_a_copy_of_its_earlier_answer(gpu, name):
     suite, facts = plugins.load("suites", name), inventory.facts()
     target = Target(facts, gpu.device, "smoke")
     tried, missed = [], []

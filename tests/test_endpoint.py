@@ -13,8 +13,6 @@ from gpubench.tools.monitor import endpoint
 
 @pytest.fixture(scope="module")
 def place():
-    """Address and port of an endpoint that gives a client half a second."""
-
     def page(openmetrics):
         return "power 100\n" + "# EOF\n" * openmetrics
 

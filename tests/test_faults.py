@@ -18,7 +18,6 @@ SLEEPER = "300.321"  # this argument marks the processes that the attacks start
 
 @pytest.fixture
 def attacks(monkeypatch, tmp_path):
-    """Make the plugin of faults available; a message that is executed leaves a mark in a file."""
     monkeypatch.setenv("PYTHONPATH", PLUGIN)
     monkeypatch.setenv("GPUBENCH_FAULTS_MARK", str(tmp_path / "executed"))
     monkeypatch.syspath_prepend(PLUGIN)
@@ -50,24 +49,22 @@ def check_attacks(expected, mark):
     assert sleepers() == []
 
 
-def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(attacks, tmp_path):
-    expected = {
-        "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
-        "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
-        "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
-        "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
-    }
-    check_attacks(expected, tmp_path / "executed")
+MORE = {
+    "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
+    "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
+    "error of control characters": ("failed", "error", "RuntimeError: a"),
+    "double fork": ("ok", "", ""),
+}
+EACH_CLASS = {
+    "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
+    "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
+    "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
+    "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
+}
 
 
-@pytest.mark.slow
-def test_more_faults_of_these_classes_fail_only_their_cases(attacks, tmp_path):
-    expected = {
-        "100 000 observed values": ("failed", "suite", "what the check returns has 100000 entries, more than 1000"),
-        "note that is no text": ("failed", "suite", "Task.notes['x'] is object"),
-        "error of control characters": ("failed", "error", "RuntimeError: a"),
-        "double fork": ("ok", "", ""),
-    }
+@pytest.mark.parametrize("expected", [EACH_CLASS, pytest.param(MORE, marks=pytest.mark.slow)], ids=["each", "more"])
+def test_a_fault_of_each_class_fails_only_its_case_with_a_reason_in_one_line(attacks, tmp_path, expected):
     check_attacks(expected, tmp_path / "executed")
 
 
@@ -108,8 +105,6 @@ def test_a_phase_that_never_ends_is_ended_at_its_own_time_limit(attacks):
 
 
 class FaultClock:
-    """A monotonic clock whose time a test sets."""
-
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr(running.time, "monotonic", lambda: self.now)

@@ -9,7 +9,6 @@ from gpubench.tools.fleet.judging import plan_second_measurement
 
 
 def second_measurement(slow):
-    """Return the plan of the second measurement for a fleet with these slow families."""
     return plan_second_measurement(judge_fleet(*fleet(16, 2, slow=slow)), random.Random(3))
 
 

@@ -35,8 +35,6 @@ def places(judgement):
 
 
 def moved(digest, device, family, slowdown):
-    """Return the digest with one component slower (negative: faster) in a family."""
-
     def rates(component):
         return {
             key: rate._replace(log=rate.log + math.log1p(-slowdown)) if key.family == family else rate
@@ -54,6 +52,9 @@ def test_no_component_of_a_healthy_fleet_is_accused_and_the_detectable_slowdown_
     assert (judgement.suspects, fleet_status(judgement, strict=True)) == ((), 0)
     assert fleet_text.fleet_answer(judgement) == "no slow component among 24, compared with each other"
     assert fleet_text.detectable_text(judgement).startswith("memory 2.")
+    judgement = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
+    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
+    assert fleet_text.missing_node_lines(judgement) == ["gpu05: timed out: no answer in 600 s"]
 
 
 def test_a_gpu_that_is_three_per_cent_slow_is_found_and_named_with_its_family():
@@ -77,12 +78,9 @@ def test_heat_that_only_the_slow_gpu_has_explains_it_and_its_clock_too():
         SlowCause("thermal", "heat slowed it down (66 °C, the others 48 °C)"),
         SlowCause("clock", "its core clock was 1.88 GHz, that of the others 1.98 GHz"),
     )
-
-
-def test_a_power_cap_that_all_gpus_share_explains_nothing():
     capped = {(f"gpu0{node}", f"cuda:{gpu}"): {"power-capped"} for node in range(8) for gpu in range(2)}
     (suspect,) = judged(slow={SLOW: {"memory": 0.05}}, states=capped).suspects
-    assert suspect.causes == ()
+    assert suspect.causes == (), "a power cap that all share explains nothing"
 
 
 def test_a_node_whose_gpus_are_all_slow_is_the_suspect():
@@ -150,12 +148,6 @@ def test_fewer_than_five_gpus_cannot_be_judged_and_the_message_says_what_to_do()
     assert "compare them with --baseline or --floor; the largest difference: gpu0" in fleet_text.fleet_answer(judgement)
 
 
-def test_missing_nodes_fail_a_strict_judgement_only():
-    judgement = judged(silent={"gpu05": ("timed out", "no answer in 600 s")})
-    assert (fleet_status(judgement), fleet_status(judgement, strict=True)) == (0, 4)
-    assert fleet_text.missing_node_lines(judgement) == ["gpu05: timed out: no answer in 600 s"]
-
-
 def test_a_sick_device_ends_with_6_besides_any_other_finding():
     record, digests = fleet(8, 1)
     sick = replace(digests[2].components[0], sick=("uncorrected ECC errors since the driver was loaded: 3",))
@@ -176,6 +168,8 @@ def test_other_programs_on_one_gpu_are_noted_though_it_is_not_slow(tmp_path):
     shared = judging.judge(read(shutil.copytree(RECORDINGS / "fleet/shared", tmp_path / "shared")), built_in(), quiet)
     assert (shared.suspects, fleet_status(shared)) == ((), 0)
     assert shared.notes[0] == "vm-1 cuda:1: other programs used it in 5 of 5 cases"
+    used = {(f"gpu0{node}", "cuda:0"): {"shared-device"} for node in range(6)}
+    assert judged(8, 1, states=used).notes == ("other programs used 6 of 8 components in half of their cases or more",)
 
 
 def test_a_gpu_whose_host_link_another_program_loads_is_found_with_the_cause(tmp_path):
@@ -189,11 +183,6 @@ def test_a_gpu_whose_host_link_another_program_loads_is_found_with_the_cause(tmp
     assert fleet_text.next_steps_text(loaded) == [
         "stop the other programs on vm-1 cuda:1, or wait until they end, and measure again"
     ]
-
-
-def test_other_programs_on_most_gpus_are_one_note():
-    used = {(f"gpu0{node}", "cuda:0"): {"shared-device"} for node in range(6)}
-    assert judged(8, 1, states=used).notes == ("other programs used 6 of 8 components in half of their cases or more",)
 
 
 def test_a_gpu_that_two_nodes_claim_counts_once():
@@ -329,15 +318,12 @@ def test_an_invalid_record_is_refused_in_one_line(tmp_path, text, message):
         read_fleet(tmp_path)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_empty_folder_is_no_fleet(tmp_path):
+    (tmp_path / "fleet.json").unlink()
     with pytest.raises(FileError, match=r"neither fleet\.json nor a run file"):
         read_fleet(tmp_path)
 
 
 def judge_with_failure(status, node="gpu02"):
-    """Return the judgement of a fleet in which a case has this status on one node."""
     record, digests = fleet(8, 1)
     case = next(iter(digests[0].components[0].rates)).case
     made = []

@@ -37,7 +37,6 @@ def judged(nodes=8, gpus=8, rack_size=4):
 
 
 def of_state(judgement, state):
-    """Return the judgement with every suspect in another state."""
     places = {place for suspect in judgement.suspects for place in suspect.parts}
     suspects = tuple(
         replace(suspect, findings=tuple(replace(finding, state=state, again=0.06) for finding in suspect.findings))
@@ -59,8 +58,6 @@ def rendered(form, judgement):
 
 
 class MapTiles(HTMLParser):
-    """The rows of the map: the text of the head of each row with the class and the text of its tiles, and links."""
-
     def __init__(self, page):
         super().__init__()
         self.rows, self.links, self._in_map, self._cell = {}, [], False, None
@@ -96,23 +93,19 @@ def layers(page):
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
-def test_the_answer_stands_first_and_names_the_slow_gpu_its_family_and_its_cause():
+def test_the_answer_stands_first_and_the_tiles_of_a_suspect_and_of_a_node_that_died_are_marked():
     page = rendered("html", judged())
     answer = re.search(r'<p class="verdict warning">([^<]*)</p>', page)[1]
     assert "gpu03 cuda:3: memory 6.7 % below the others (heat slowed it down" in answer
     assert page.index(answer) < page.index("<main>")
-
-
-def test_the_tile_of_a_suspect_is_marked_and_leads_to_its_cases():
-    page = rendered("html", judged())
     tiles = MapTiles(page)
     assert tiles.rows["gpu03"][3] == ("h3 suspect", "93.3")
     assert tiles.links == ["#suspect-1"]
     evidence = page.partition('id="suspect-1"')[2].partition("</details>")[0]
-    assert "4084 GB/s" in evidence
-    assert "4379 GB/s" in evidence
-    assert "heat slowed it down" in evidence
+    assert [text for text in ("4084 GB/s", "4379 GB/s", "heat slowed it down") if text not in evidence] == []
     assert page.count('<a href="#suspect-1">gpu03 cuda:3</a>') == 1
+    assert tiles.rows["gpu05"] == [("gone", "died")]
+    assert "no message from gpu05 for 30 s" in page
 
 
 def test_a_suspect_shows_all_its_cases_beside_the_median_the_lowest_share_first():
@@ -127,12 +120,6 @@ def test_a_suspect_shows_all_its_cases_beside_the_median_the_lowest_share_first(
     assert "latency/chase" in evidence
 
 
-def test_a_node_that_died_is_a_tile_with_its_status_and_its_reason_is_given():
-    page = rendered("html", judged())
-    assert MapTiles(page).rows["gpu05"] == [("gone", "died")]
-    assert "no message from gpu05 for 30 s" in page
-
-
 def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_values():
     page = rendered("html", judged())
     map_layers = layers(page)
@@ -140,6 +127,8 @@ def test_the_map_shows_every_gpu_with_its_share_and_the_script_gets_the_same_val
     memory = map_layers["layers"][0]
     tiles = [text for node, row in MapTiles(page).rows.items() if node.startswith("gpu") for _, text in row]
     assert [f"{value / 10:.1f}" for value in memory["values"]] == [text for text in tiles if text != "died"]
+    without_racks = rendered("html", judged(40, 2, 0)).partition('<div id="map"')[2].partition("</section>")[0]
+    assert without_racks.count("<table>") == 3, "of sixteen nodes"
     names = [layer["name"] for layer in map_layers["layers"]]
     assert names == ["memory", "compression", "latency", "compute", "ipc", "temperature", "power", "clock"]
 
@@ -154,11 +143,6 @@ def test_a_slow_link_marks_the_tiles_of_both_its_gpus():
     assert (states[Place("gpu02", ("cuda:0",))], states[Place("gpu02", pair)]) == ("ok", "suspect")
 
 
-def test_a_map_without_racks_has_the_nodes_in_tables_of_sixteen():
-    page = rendered("html", judged(40, 2, 0))
-    assert page.partition('<div id="map"')[2].partition("</section>")[0].count("<table>") == 3
-
-
 def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every_form():
     two = TwoPopulations(
         "memory", ("bandwidth/triad",), (Place("gpu00", ("cuda:0",)),), 3, 0.08, ("pcie width 8, there 16",)
@@ -166,44 +150,38 @@ def test_two_populations_and_a_fleet_that_cannot_be_judged_are_reported_in_every
     judgement = judged()
     split = replace(judgement, groups=(replace(judgement.groups[0], populations=(two,)), *judgement.groups[1:]))
     small = judge_fleet(*fleet(2, 1))
+    gone = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
+    silent = judge_fleet(*fleet(3, 8, silent=gone))
     for form in FORMS:
         assert "pcie width 8" in rendered(form, split)
         assert "cannot be judged: 2 comparable GPUs" in rendered(form, small)
+        assert rendered(form, silent).count("it never reported") >= 3
+    assert MapTiles(rendered("html", silent)).rows["gpu02"] == [("gone", "missing")]
 
 
-def test_a_fleet_without_any_answer_is_reported_in_every_form_and_its_nodes_are_tiles():
-    silent = {f"gpu0{index}": ("missing", "it never reported") for index in range(3)}
-    judgement = judge_fleet(*fleet(3, 8, silent=silent))
-    for form in FORMS:
-        assert rendered(form, judgement).count("it never reported") >= 3
-    assert MapTiles(rendered("html", judgement)).rows["gpu02"] == [("gone", "missing")]
-
-
-def test_the_host_processors_of_a_fleet_without_gpus_are_tiles():
-    judgement = judged()
-    hosts = tuple(
-        replace(standing, kind="host", place=Place(standing.place.node, ("host",)))
-        for standing in judgement.standings
-        if standing.place.devices == ("cuda:0",)
-    )
-    page = rendered("html", replace(judgement, standings=hosts, suspects=()))
-    assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 9
+def test_the_host_processors_of_a_fleet_without_gpus_are_tiles_and_not_called_gpus():
+    record, digests = fleet(6, 1)
+    hosts = []
+    for digest in digests:
+        part = replace(digest.components[0], kind="host", devices=("host",), uuids=("",), model="EPYC")
+        hosts.append(replace(digest, components=(part,)))
+    page = rendered("html", judge_fleet(record, hosts))
+    assert [len(row) for row in MapTiles(page).rows.values()] == [1] * 7
     assert "<th scope=col>host" in page
+    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
+    assert "each tile a host" in text
+    assert "6 × NVIDIA H200 in 6 nodes" in text
+    assert "GPU" not in text.replace("Written by gpubench", "")
 
 
-def test_a_sick_device_is_reported_in_every_form_and_marked_in_the_map():
-    judgement = with_sick(judged())
-    for form in FORMS:
-        assert "33 remapped rows" in rendered(form, judgement)
-    assert MapTiles(rendered("html", judgement)).rows["gpu00"][0][0] == "sick"
-
-
-def test_a_component_with_failed_cases_is_reported_in_every_form_marked_in_the_map_and_fails_in_junit():
-    judgement = replace(judged(), failures=FAILED)
+def test_failed_cases_and_a_sick_device_are_reported_in_every_form_and_marked_in_the_map():
+    judgement = replace(with_sick(judged()), failures=FAILED)
     for form in FORMS:
         assert "a wrong answer" in rendered(form, judgement)
-    assert MapTiles(rendered("html", judgement)).rows["gpu01"][2][0] == "failed"
-    root = ElementTree.fromstring(rendered("xml", judgement))
+        assert "33 remapped rows" in rendered(form, judgement)
+    tiles = MapTiles(rendered("html", judgement))
+    assert (tiles.rows["gpu00"][0][0], tiles.rows["gpu01"][2][0]) == ("sick", "failed")
+    root = ElementTree.fromstring(rendered("xml", replace(judged(), failures=FAILED)))
     assert [test.get("name") for test in root.iter("testcase") if test.find("failure") is not None] == ["gpu01 cuda:2"]
 
 
@@ -225,11 +203,7 @@ def test_shared_forms_name_no_node_no_rack_no_uuid_and_no_file():
     assert shared.fleet.nodes[5].reason == "no message from node-6 for 30 s"
     assert [node.rack for node in shared.fleet.nodes] == ["rack-1"] * 4 + ["rack-2"] * 4
     assert [node.name for node in shared.fleet.nodes] == [f"node-{number}" for number in range(1, 9)]
-
-
-def test_anonymising_a_judgement_changes_no_figure():
-    shared = sharing.shared(judged(), b"salt")
-    assert [group.text for group in shared.groups] == [group.text for group in judged().groups]
+    assert [group.text for group in shared.groups] == [group.text for group in judged().groups], "no figure changes"
     assert [replace(case, nodes=()) for group in shared.groups for case in group.cases] == [
         replace(case, nodes=()) for group in judged().groups for case in group.cases
     ]
@@ -376,14 +350,12 @@ IN_BROWSER = [
 
 
 def in_browser(test):
-    """Mark a test that needs a browser."""
     for mark in IN_BROWSER:
         test = mark(test)
     return test
 
 
 def shown(browser, tmp_path, judgement, width=1280, **more):
-    """Show the page of the judgement in the browser, `width` pixels wide."""
     page = tmp_path / "fleet.html"
     page.write_text(rendered("html", judgement))
     browser.show(page, width, **more)
@@ -454,25 +426,6 @@ def test_an_implausibly_fast_component_is_marked_in_the_map_and_told_in_every_fo
     assert json.loads(rendered("json", judgement))["too_fast"][0]["node"] == "gpu02"
     for form in FORMS:
         assert "implausibly fast: memory 5." in rendered(form, judgement)
-
-
-def test_hosts_are_not_called_gpus():
-    record, digests = fleet(6, 1)
-    hosts = [
-        replace(
-            digest,
-            components=tuple(
-                replace(part, kind="host", devices=("host",), uuids=("",), model="EPYC")
-                for part in digest.components[:1]
-            ),
-        )
-        for digest in digests
-    ]
-    page = rendered("html", judge_fleet(record, hosts))
-    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
-    assert "each tile a host" in text
-    assert "6 × NVIDIA H200 in 6 nodes" in text
-    assert "GPU" not in text.replace("Written by gpubench", "")
 
 
 @pytest.mark.parametrize("nodes", [2, 7])

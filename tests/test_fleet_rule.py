@@ -129,6 +129,16 @@ def test_five_gpus_find_five_per_cent_in_one_case_by_the_variance_of_its_family(
     assert found >= 17
 
 
+def test_of_many_gpus_with_heavy_tails_the_one_that_is_slow_in_a_family_is_named_by_its_median():
+    def student(rng, shape):
+        return rng.standard_t(3, shape) / math.sqrt(3)
+
+    slow = [("gpu05", "cuda:3", "memory", 0.05)]
+    for seed in range(3):
+        judgement = judge_fleet(*simulated(256, in_node=8, seed=seed, noise=student, moved=slow))
+        assert suspects(judgement) == ["gpu05 cuda:3"]
+
+
 def test_a_rack_that_is_two_per_cent_slow_is_named_and_not_its_nodes():
     slow = [(f"gpu{node:02}", "all", "memory", 0.02) for node in range(4, 8)]
     record, digests = simulated(128, in_node=8, nodes_in_rack=4, moved=slow)

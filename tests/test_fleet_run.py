@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import os
 import re
@@ -23,6 +24,7 @@ from _fleet import ThreadFleet, run_file
 
 from gpubench.base import installation
 from gpubench.base.errors import FileError, UsageError
+from gpubench.base.files import write_whole
 from gpubench.measuring import inventory
 from gpubench.model.fleet import FLEET_FILE, read_fleet
 from gpubench.model.store import read_run
@@ -131,6 +133,13 @@ def test_a_node_that_reports_again_while_others_measure_is_alive(fleet, tmp_path
     nodes = two.measure()
     assert [outcome.status for name, outcome, _ in two.views if name == "gpu1" and outcome] == ["died", "answered"]
     assert {node.status for node in nodes.values()} == {"answered"}
+
+
+def test_a_node_that_joins_twice_is_one_node(fleet, tmp_path):
+    two, good = fleet(2), run_file(tmp_path / "good.jsonl.gz")
+    for rank in (0, 1, 1):
+        two.node(rank, good, host=f"gpu{rank}")
+    assert {name: node.status for name, node in two.measure().items()} == {"gpu0": "answered", "gpu1": "answered"}
 
 
 def test_a_node_that_reports_its_end_counts_as_dead_at_once(fleet, tmp_path):
@@ -277,17 +286,58 @@ def test_a_folder_in_the_way_of_a_board_is_refused(tmp_path, kind):
         boards.new_board(tmp_path)
 
 
-def test_a_run_file_that_the_board_cannot_take_is_kept_on_its_node(tmp_path, monkeypatch):
+def test_a_run_file_that_the_full_disk_of_the_launcher_cannot_take_is_kept(fleet, tmp_path, monkeypatch):
+    def write_unless_full(path, data):
+        if ".incoming" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_whole(path, data)
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(session.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(session, "write_whole", write_unless_full)
+    one = fleet(1)
+    one.node(0, run_file(tmp_path / "good.jsonl.gz"))
+    with pytest.raises(FileError, match=r"No space left on device; run files are kept, not checked: ") as told:
+        one.measure()
+    kept = Path(str(told.value).rpartition("checked: ")[2]) / "gpu.jsonl.gz"
+    assert kept.read_bytes() == (tmp_path / "good.jsonl.gz").read_bytes()
+    one.launch.board.remove()
+
+
+class BusyRay:
+    """Ray's door: the head gives up on the first `failures` servers for a client."""
+
+    def __init__(self, failures):
+        self.failures, self.calls = failures, 0
+
+    def init(self, **options):
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise ConnectionError("Initialization failure from server: Starting Ray client server failed.")
+
+
+def test_a_head_of_ray_that_gave_up_once_is_asked_again():
+    busy, dead = BusyRay(1), BusyRay(9)
+    launchers._connect(busy, "ray://127.0.0.1:10001")
+    with pytest.raises(ConnectionError):
+        launchers._connect(dead, "ray://127.0.0.1:10001")
+    assert (busy.calls, dead.calls) == (2, 2)
+
+
+@pytest.mark.parametrize("problem", ["", "the board was removed while it measured"])
+def test_a_run_file_that_the_board_cannot_take_is_kept_on_its_node(tmp_path, monkeypatch, problem):
     """The disk of the board is full; here its folder is gone."""
     monkeypatch.setattr(launchers.tempfile, "tempdir", str(tmp_path))
     board = boards.new_board(tmp_path)
     board.remove()
-    program = (
-        sys.executable,
-        "-c",
-        "import sys; open(next(a for a in sys.argv if a[:6] == '--out=').partition('=')[2], 'wb').write(b'measured')",
-    )
+    text = f"""import sys, time
+with open(next(word for word in sys.argv if word.startswith("--out="))[6:], "wb") as out:
+    out.write(b"measured")
+print("measured", file=sys.stderr, flush=True)
+time.sleep({9 * bool(problem)})"""
+    program = (sys.executable, "-c", text)
     heartbeat = launchers.NodeHeartbeat(board, 1, boards.NodeReport(0, "1", 2, "host", "", "", ""))
+    monkeypatch.setattr(heartbeat, "send_report", lambda **_: setattr(heartbeat, "problem", problem))
     with pytest.raises(boards.BoardGone, match=r"run file is kept: ") as told:
         launchers._measure(NodeOrder(("latency",)), program, board, heartbeat, 1, 0)
     assert Path(str(told.value).rpartition("kept: ")[2]).read_bytes() == b"measured"

@@ -21,17 +21,15 @@ def day(number, slow=0.0, again=()):
     return WatchedFleet(f"day-{number:02}", number * DAY_S, tuple(digests), judge_fleet(record, digests, again))
 
 
-def test_a_component_that_is_never_slow_is_not_listed():
-    assert watch([day(number) for number in range(3)]) == []
-
-
-def test_a_gpu_that_is_slow_on_two_days_is_counted_and_slow_again():
+def test_a_gpu_that_is_slow_on_two_days_is_slow_again_and_one_that_is_fine_on_the_next_has_recovered():
+    assert watch([day(number) for number in range(3)]) == [], "never slow"
     (component,) = watch([day(0), day(1, 0.05), day(2, 0.05)])
     assert (component.place.node, component.suspected, component.is_slow_again) == ("gpu03", 2, True)
     assert component.states == (None, "suspect", "suspect")
-
-
-def test_a_gpu_that_is_slow_on_two_days_and_fine_on_the_next_has_recovered():
+    _, second = fleet(8, 1, seed=9)
+    slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
+    (component,) = watch([day(0), slow])
+    assert (component.suspected, component.transient, component.is_slow_again) == (0, 1, False)
     (component,) = watch([day(1), day(2, 0.05), day(3, 0.05), day(4)])
     assert (component.suspected, component.recovered, component.is_slow_again) == (2, 1, False)
     assert component.document["recovered"] == 1
@@ -59,13 +57,6 @@ def test_gpus_that_report_one_uuid_are_followed_by_their_places():
         days.append(replace(fleet_of_day, digests=digests, judgement=judged))
     (component,) = watch(days)
     assert (component.place.node, component.states) == ("gpu03", (None, "suspect", "suspect"))
-
-
-def test_a_gpu_that_recovered_is_listed_as_transient():
-    _, second = fleet(8, 1, seed=9)
-    slow = day(1, 0.05, [SecondMeasurement(second[3], False), SecondMeasurement(second[5], True)])
-    (component,) = watch([day(0), slow])
-    assert (component.suspected, component.transient, component.is_slow_again) == (0, 1, False)
 
 
 def test_a_gpu_that_became_slower_is_listed_with_the_day_of_the_change():

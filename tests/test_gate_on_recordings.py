@@ -1,7 +1,5 @@
 """The gate on real replicates of identical code, forty-eight processes on four H200: it is not alarmed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

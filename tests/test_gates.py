@@ -1,7 +1,5 @@
 """The two gates: how a policy turns verdicts into an exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -25,7 +23,6 @@ EMPTY = Evidence([])
 
 
 def two_cases(triad, copy, **fields):
-    """Return evidence with medians for a triad and a copy."""
     return Evidence([[reading(triad, of=TRIAD, **fields), reading(copy, of=COPY)]])
 
 
@@ -38,10 +35,11 @@ SLOWER = two_cases(noisy(1.1), noisy())
 
 
 GONE = f"{COPY.id}: the baseline has a figure, the candidate has none"
+ALLOWED = f"{COPY.id}: skipped, which the policy allows"
+CHASE = make.case("chase", "latency")
 
 
 def beside(triad, status, cause):
-    """Return evidence with a triad of this median and a copy of this status."""
     return Evidence([[reading(noisy(triad)), reading([1.0] * 5, of=COPY, status=status, cause=cause, reason="heat")]])
 
 
@@ -56,29 +54,11 @@ def beside(triad, status, cause):
         (beside(1.1, "invalid", "discarded"), {}, 1, 1, ""),
         (beside(1.0, "invalid", "discarded"), {"required": ("triad",)}, 0, 0, ""),
         (beside(1.0, "skipped", "devices"), {}, 4, 4, ""),
-        (
-            beside(1.0, "skipped", "devices"),
-            {"allowed_skips": ("copy",)},
-            0,
-            0,
-            f"{COPY.id}: skipped, which the policy allows",
-        ),
+        (beside(1.0, "skipped", "devices"), {"allowed_skips": ("copy",)}, 0, 0, ALLOWED),
         (evidence(*noisy(1.0001)), {}, 4, 4, GONE),
         (evidence(*noisy(1.0001)), {"required": ("triad",)}, 0, 0, GONE),
-        (
-            evidence(*noisy(), of=make.case("chase", "latency")),
-            {},
-            4,
-            4,
-            "latency/chase: new, there is no baseline for it",
-        ),
-        (
-            BASE,
-            {"thresholds_percent": (("latency/", 5.0),)},
-            0,
-            0,
-            "the policy's pattern 'latency/' matches no case",
-        ),
+        (evidence(*noisy(), of=CHASE), {}, 4, 4, "latency/chase: new, there is no baseline for it"),
+        (BASE, {"thresholds_percent": (("latency/", 5.0),)}, 0, 0, "the policy's pattern 'latency/' matches no case"),
     ],
 )
 def test_the_worst_of_the_required_cases_gives_the_status(after, policy, plain, strict, note):
@@ -110,10 +90,8 @@ def test_a_required_case_or_pattern_that_is_missing_cannot_be_judged():
 def test_thresholds_are_by_case():
     slow = two_cases(noisy(1.1), noisy(1.1))
     judgement = gate(BASE, slow, thresholds_percent=(("triad", 50.0),))
-    assert {finding.case: finding.verdict for finding in judgement.findings} == {
-        COPY: Verdict.SLOWER,
-        TRIAD: Verdict.SAME,
-    }
+    verdicts = {finding.case: finding.verdict for finding in judgement.findings}
+    assert verdicts == {COPY: Verdict.SLOWER, TRIAD: Verdict.SAME}
 
 
 def test_an_inconclusive_case_says_how_many_processes_would_decide():

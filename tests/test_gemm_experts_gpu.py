@@ -1,7 +1,6 @@
 """Grouped products and FP8 products with scales on a real GPU: right answers, wrong ones found, shares of the dense."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from _modules import shared_modules, suite_module
@@ -22,21 +21,20 @@ SUITE = plugins.load("suites", "gemm")
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Any:
-    """Return the first GPU, open in this process."""
+def gpu():
     device = inventory.facts().devices[0]
     if device.arch != "sm_90":
         pytest.skip("written for an NVIDIA GPU of sm_90")
     return plugins.load("backends", device.backend).open(device)
 
 
-def task_of(gpu: Any, name: str, **params: Any) -> Any:
+def task_of(gpu, name, **params):
     bench = Bench(gpu, Case("gemm", name, tuple(params.items())), Target(inventory.facts(), gpu.device), SUITE.package)
     return SUITE.build(bench)
 
 
 @pytest.mark.parametrize("skew", [0, 1.5])
-def test_every_way_of_grouped_products_is_checked(gpu: Any, skew: float) -> None:
+def test_every_way_of_grouped_products_is_checked(gpu, skew):
     task = task_of(gpu, "grouped", experts=8, tokens=300, skew=skew)
     for stage in task.stages.values():
         overwrite(task)
@@ -48,7 +46,7 @@ def test_every_way_of_grouped_products_is_checked(gpu: Any, skew: float) -> None
     assert "gemmGroupedBatchedEx" in task.notes["library"]
 
 
-def test_experts_that_have_no_tokens_are_left_out(gpu: Any) -> None:
+def test_experts_that_have_no_tokens_are_left_out(gpu):
     task = task_of(gpu, "grouped", experts=64, tokens=16, skew=1.5)
     assert "of 64 experts have tokens" in task.notes["tokens of an expert"]
     for stage in task.stages.values():
@@ -57,7 +55,7 @@ def test_experts_that_have_no_tokens_are_left_out(gpu: Any) -> None:
         task.check()
 
 
-def test_the_share_of_the_dense_product_is_measured_beside_it(gpu: Any) -> None:
+def test_the_share_of_the_dense_product_is_measured_beside_it(gpu):
     measured = Engine(gpu, POLICIES["smoke"]).measure(task_of(gpu, "grouped", experts=8, tokens=8192, skew=0))
     shares = {series.label: series.values for series in measured.series if series.label.endswith("of dense")}
     assert set(shares) == {"grouped.of dense", "parallel.of dense"}
@@ -65,7 +63,7 @@ def test_the_share_of_the_dense_product_is_measured_beside_it(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["block128", "vector128", "row"])
-def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
+def test_scales_are_applied_where_they_belong(gpu, name):
     task = task_of(gpu, "scaled", format=name, n=1024)
     overwrite(task)
     with pytest.raises(WrongAnswer):
@@ -74,7 +72,7 @@ def test_scales_are_applied_where_they_belong(gpu: Any, name: str) -> None:
     assert 0 < task.check()["error"].value < 0.02
 
 
-def test_a_scale_that_changes_is_found(gpu: Any) -> None:
+def test_a_scale_that_changes_is_found(gpu):
     scaled = suite_module("gemm", "_scaled")
     formats, vendor = shared_modules("_matrix.formats", "_matrix.vendor")
     case = Case("gemm", "scaled", (("format", "block128"), ("n", 1024)))

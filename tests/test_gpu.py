@@ -41,12 +41,11 @@ def facts():
 
 @pytest.fixture(scope="module")
 def gpu(facts):
-    """Return the first GPU, open in this process."""
     device = facts.devices[0]
     return plugins.load("backends", device.backend).open(device)
 
 
-def seconds(gpu, call, calls=100, mode="hot", gated=True) -> float:
+def seconds(gpu, call, calls=100, mode="hot", gated=True):
     gpu.time(call, calls, mode, gated)
     return stats.median([value for _ in range(20) for value in gpu.time(call, calls, mode, gated).device])
 
@@ -100,7 +99,7 @@ def test_a_flush_displaces_lines_that_were_loaded_with_high_priority(gpu):
     source = gpu.xp.zeros(2**26, gpu.xp.uint8)
     target, never = gpu.xp.empty_like(source), gpu.xp.zeros(1, gpu.xp.uint32)
 
-    def copied(loads: int) -> float:
+    def copied(loads):
         """Return the seconds of a copy behind so many loads of its source with high priority, and a flush."""
         for _ in range(loads):
             kernel((source.nbytes // 16 // 256,), (256,), (source, never))

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def uuids():
-    """Return the UUIDs of two GPUs."""
     uuids = [device.uuid for device in inventory.facts().devices if device.backend == "cupy" and device.uuid]
     if len(uuids) < 2:
         pytest.skip("needs two GPUs")

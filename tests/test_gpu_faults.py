@@ -47,7 +47,6 @@ def run(facts, names):
 
 
 def assert_each_costs_itself(shelf, times):
-    """Assert that each faulty case failed as expected and the case after it is ok."""
     expected = [
         row for name, (status, cause, _) in FAULTS.items() for row in ((name, status, cause), ("good", "ok", ""))
     ]

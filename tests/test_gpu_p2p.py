@@ -22,7 +22,6 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def pair():
-    """Return the first GPU, open, with its facts and a peer of it."""
     facts = inventory.facts()
     reachable = {device.id: device for device in facts.devices if device.backend == "cupy"}
     first = next((device for device in reachable.values() if device.peers), None)

@@ -12,6 +12,7 @@ import pytest
 from _command import gpubench
 
 from gpubench import plugins
+from gpubench.analysis.summary import Summary
 from gpubench.authoring.axes import Target
 from gpubench.cli import _print, _summary
 from gpubench.judging.comparison import compare
@@ -110,7 +111,7 @@ def test_the_mistakes_of_the_page_fail_and_are_reported_as_the_page_shows(measur
     assert [(result.status, result.cause) for result in results] == [("failed", cause)] * cases
     console = _print.out()
     with console.capture() as capture:
-        console.print(*_summary.overview(replace(measured[1], results=tuple(results))), sep="\n")
+        console.print(*_summary.overview(Summary(replace(measured[1], results=tuple(results)))), sep="\n")
     documented = blocks(SUITE, "text")[block].removeprefix("…\n").removesuffix("…\n")
     assert documented in capture.get().replace(f"{suite}/", "gather/")
 

@@ -1,7 +1,5 @@
 """A map of shades: what its strokes leave visible is the shade of each value."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

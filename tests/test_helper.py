@@ -1,7 +1,5 @@
 """The helpers of a case: what they answer, how they end, and that their processes end with the case."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -53,7 +51,6 @@ class Counter:
         self._count = 0
 
     def count(self, more):
-        """Add to the count and return it."""
         self._count += more
         return self._count
 
@@ -91,11 +88,8 @@ def test_a_helper_answers_every_question_and_what_it_prints_is_no_answer(bench):
         assert helper.ask(20, "fill", 2**26) == 2**26
         assert helper.resident_bytes() > before + 2**25, "the peak is the helper's own"
     assert has_ended(helper.pid)
-
-
-def test_a_class_is_made_once_and_its_methods_answer(bench):
     helper = bench.helper(Counter)
-    assert [helper.ask(20, "count", more) for more in (1, 2)] == [1, 3]
+    assert [helper.ask(20, "count", more) for more in (1, 2)] == [1, 3], "a class is made once"
 
 
 def test_the_environment_and_the_code_before_gpubench_are_the_callers(bench, monkeypatch):

@@ -130,7 +130,6 @@ class Standin:
     def _multiply(
         self, context, desc, alpha_one, at_a, a, at_b, b, zero, at_c, c, at_d, d, algo, workspace, size, stream
     ):
-        """Multiply each matrix of the batch by NumPy; only D = A·B without a C is supported."""
         assert (at_c, c, size) == (at_d, d, lt.WORKSPACE_BYTES)
         assert list((ctypes.c_float * 2).from_address(alpha_one)) == [1.0, 0.0]
         first, second = (self._matrix(*operand) for operand in ((at_a, a), (at_b, b)))
@@ -221,7 +220,7 @@ NUMBERS = {
 }
 
 
-def fetched() -> Path:
+def fetched():
     """Return the folder of AMD's libraries, or skip the test without hipBLASLt."""
     root = _hiprtc.root()
     if root is None or not (root / "usr/include/hipblaslt/hipblaslt.h").exists():

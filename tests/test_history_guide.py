@@ -1,7 +1,5 @@
 """The examples in docs/history.md equal the command's output for these prepared runs."""
 
-from __future__ import annotations
-
 import random
 import textwrap
 from datetime import UTC, datetime

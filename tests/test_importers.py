@@ -21,9 +21,13 @@ replaced. Where they are from:
 - google-benchmark, pytest-benchmark, hyperfine: versions 1.7.1, 5.3.1 and 1.15 run for this test.
 
 No machine with RDMA was at hand: perftest-*.json are written by the format strings of linux-rdma/perftest 26.04, with
-numbers that are made up. So are nccl-tests.json (version 2.19), nvloom (1.3), ncu-* (the columns of Nsight Compute's
-documentation), guidellm (the schemas of 0.7), and vllm-*, sglang, llama-bench*, aiperf and genai-perf: see
-test_importers_inference.py.
+numbers that are made up. So are these, whose forms were compared with public ones:
+
+- nccl-tests.json: src/util.cu of NVIDIA/nccl-tests (JSON 1 and 2). nvloom: the reader in cli/plot_heatmaps.py of
+  NVIDIA/nvloom 1.3; no output is public.
+- ncu-*: the documentation, and outputs in the tests of several public parsers, one with decimal commas.
+- guidellm: the schemas of 0.7; of 0.5 reports-v2/concurrent4-benchmarks.json of nirjhar17/guidellm-pd-disaggregation.
+- vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
 """
 
 from __future__ import annotations
@@ -241,12 +245,30 @@ DAMAGED = (
     ("nvloom.txt", "1541.77 GB/s", "1541.77 TB/s", "neither GB/s nor ns"),
     ("ncu-raw.csv", "10,196,000", "10196,00", "not a number with a decimal point"),
     ("ncu-raw.csv", '"ns"', '"ticks"', "not a known unit"),
-    ("nccl-tests.json", '"version": 1', '"version": 2', "JSON of version 2"),
+    ("ncu-raw.csv", '"3.20"', '"3,20"', "comma as its decimal mark"),
+    ("ncu-raw.csv", '"3.20"', '"27.595.520"', "comma as its decimal mark"),
+    ("nccl-tests.json", '"version": 2', '"version": 3', "JSON of version 3"),
     ("guidellm.json", '"version": 2', '"version": 3', "report of version 3"),
     ("google-benchmark.json", '"time_unit": "us"', '"time_unit": "h"', "not a known unit"),
     ("pytest-benchmark.json", '"version"', '"edition"', "'version' is missing"),
     ("hyperfine.json", '"user": 0.000615', '"user": "0.000615"', "'user' is missing, or is not a measured number"),
 )
+
+
+ALIKE = (
+    ("nccl-tests.json", '"version": 2', '"version": 1'),
+    ("guidellm.json", '"version": 2', '"version": 1'),
+    ("guidellm.json", '"type_": "concurrent"', '"kind": "concurrent"'),
+    ("nvloom.txt", "\nMin device", "\nsleeping for 1 s\nMin device"),
+)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), ALIKE)
+def test_forms_of_several_versions_are_read_alike(tmp_path, name, old, new):
+    text = (IMPORTS / name).read_text()
+    (tmp_path / name).write_text(text.replace(old, new))
+    assert old in text
+    assert foreign.read(tmp_path / name).content.results == read(name).content.results
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), DAMAGED)

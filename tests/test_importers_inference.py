@@ -9,8 +9,6 @@ with each other.
 - aiperf: schema 1.4 of AIPerf 0.12. genai-perf: GenAI-Perf 0.0.16.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -22,7 +20,7 @@ from _command import gpubench
 
 from gpubench.analysis import serving
 from gpubench.analysis.summary import Summary
-from gpubench.base.errors import FileError, UsageError
+from gpubench.base.errors import FileError
 from gpubench.importers import _served
 from gpubench.knowledge.language_models import LANGUAGE_MODELS
 from gpubench.tools import foreign
@@ -33,6 +31,7 @@ LLAMA = LANGUAGE_MODELS["llama-3-8b"]
 HALVES = 2.0 * LLAMA.size
 SEVERAL_GPUS = "several GPUs worked at once, or are not alike"
 KV = 131_072  # bytes of keys and values per token of Llama-3-8B
+QWEN = {"model_names": ["Qwen/Qwen3-8B"]}
 
 
 def results(name):
@@ -104,10 +103,8 @@ def test_the_steps_of_requests_that_arrive_at_random_are_those_of_a_simulated_se
 
 
 def test_tokens_that_speculation_adds_to_a_step_take_no_bytes_of_weights(tmp_path):
-    (plain,), (doubled,) = (
-        results("vllm-serve.json"),
-        changed(tmp_path, "vllm-serve.json", spec_decode_acceptance_length=2.0),
-    )
+    (plain,) = results("vllm-serve.json")
+    (doubled,) = changed(tmp_path, "vllm-serve.json", spec_decode_acceptance_length=2.0)
     assert doubled.series[0].work.moved == pytest.approx(plain.series[0].work.moved / 2)
     assert doubled.series[0].work.items == plain.series[0].work.items
 
@@ -174,11 +171,6 @@ def test_the_gpu_is_requested_if_a_share_of_its_peak_could_be_given(name, unstat
     assert foreign.gpu_is_unstated(foreign.read(IMPORTS / name)) is unstated
 
 
-def test_a_gpu_that_a_file_names_is_not_named_again():
-    with pytest.raises(UsageError, match="states its devices: NVIDIA H200"):
-        foreign.with_gpu_name(foreign.read(IMPORTS / "vllm-serve.json"), "NVIDIA H100")
-
-
 def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_path):
     done = gpubench("import", IMPORTS / "sglang.jsonl", "--gpu", "NVIDIA H200", "-o", "run.jsonl", cwd=tmp_path)
     assert (done.returncode, "name it with --gpu" in done.stderr) == (0, False)
@@ -189,7 +181,7 @@ def test_the_command_takes_the_name_of_a_gpu_that_the_output_does_not_state(tmp_
     assert "states its devices: NVIDIA H100 80GB HBM3" in refused.stderr
 
 
-def test_each_of_the_gpus_of_sglang_reads_its_part_of_the_weights_and_of_a_cache_of_8_bits():
+def test_each_of_the_gpus_of_sglang_reads_its_part_of_the_weights_and_of_a_cache_of_8_bits(tmp_path):
     with_bytes, without_bytes = results("sglang.jsonl")
     llama = LANGUAGE_MODELS["llama-3-70b"]
     batch = 512 * 18.0 / 150
@@ -197,21 +189,18 @@ def test_each_of_the_gpus_of_sglang_reads_its_part_of_the_weights_and_of_a_cache
     step = llama.size + llama.head.size + batch * 1280 * llama.cache_bytes(1)
     assert with_bytes.series[0].work.moved == pytest.approx(steps * step / 2)
     assert note(without_bytes)["no share"].startswith("the client did not ask the server for its model")
-
-
-def test_replicas_that_share_the_load_leave_the_batch_of_each_unknown(tmp_path):
     info = {"model_path": "meta-llama/Llama-3.1-70B-Instruct", "tp_size": 2, "dp_size": 2}
-    result = changed(tmp_path, "sglang.jsonl", server_info=info)[0]
-    assert note(result)["no share"] == "several replicas or pipeline stages share the load"
+    replicas = changed(tmp_path, "sglang.jsonl", server_info=info)[0]
+    assert note(replicas)["no share"] == "several replicas or pipeline stages share the load"
 
 
-def test_every_repetition_of_llama_bench_is_a_sample_with_its_share():
+def test_every_repetition_of_llama_bench_is_a_sample_with_its_share(tmp_path):
     prompt, generated, quantised = results("llama-bench.json")
+    alike = changed(tmp_path, "llama-bench.json", number=1, gpu_info="NVIDIA H200, NVIDIA H200")[1]
+    assert alike.series[0].work.moved == generated.series[0].work.moved, "one GPU's memory bounds layers in turn"
     assert generated.series[0].values == (0.64, 0.644, 0.636)
-    spreads = {
-        spread.case.id: spread
-        for spread in Summary(foreign.run([foreign.read(IMPORTS / "llama-bench.json")], [])).spreads()
-    }
+    run = foreign.run([foreign.read(IMPORTS / "llama-bench.json")], [])
+    spreads = {spread.case.id: spread for spread in Summary(run).spreads()}
     share = spreads[generated.case.id].figure
     assert share.text == "200.0 token/s"
     assert share.share == pytest.approx(200 * (HALVES + 64.5 * KV) / H200_READS, rel=1e-3)
@@ -247,12 +236,7 @@ def test_a_test_of_llama_bench_whose_bytes_are_not_known_has_no_share(tmp_path, 
     assert note(result)["no share"] == message
 
 
-def test_layers_on_alike_gpus_take_turns_so_one_gpus_memory_bounds_them(tmp_path):
-    result = changed(tmp_path, "llama-bench.json", number=1, gpu_info="NVIDIA H200, NVIDIA H200")[1]
-    assert result.series[0].work.moved == results("llama-bench.json")[1].series[0].work.moved
-
-
-def test_aiperf_names_its_gpu_its_model_and_the_measured_phase():
+def test_aiperf_names_its_gpu_its_model_and_the_measured_phase(tmp_path):
     source = foreign.read(IMPORTS / "aiperf.json")
     (result,) = source.content.results
     assert [device.name for device in source.content.devices] == ["NVIDIA H100 80GB HBM3"]
@@ -262,35 +246,23 @@ def test_aiperf_names_its_gpu_its_model_and_the_measured_phase():
     batch = 10 * 3.04
     rate = 10 * 380 / batch * (2.0 * qwen.size + batch * (512 + 381 / 2) * qwen.cache_bytes())
     assert figure(source).share == pytest.approx(rate / 3.35e12)
+    gpus = {f"gpu_{index}": {"gpu_name": "NVIDIA H200"} for index in range(8)}
+    (result,) = changed(tmp_path, "aiperf.json", telemetry_data={"endpoints": {"here": {"gpus": gpus}}})
+    assert note(result)["no share"] == "which of the 8 GPUs served is not stated"
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            {"endpoint": {"model_names": ["Qwen/Qwen3-8B"]}, "loadgen": {"concurrency": 4}},
-            "closed[model=Qwen3-8B,input=512,output=381,concurrency=4]",
-        ),
-        (
-            {"endpoint": {"model_names": ["Qwen/Qwen3-8B"]}, "loadgen": {"request_rate": 2.5}},
-            "open[model=Qwen3-8B,input=512,output=381,requests=200,rate=2.5]",
-        ),
-        (
-            {"model_names": ["Qwen/Qwen3-8B"], "perf_analyzer": {"stimulus": {"concurrency": 1}}},
-            "closed[model=Qwen3-8B,input=512,output=381,concurrency=1]",
-        ),
-        ({}, "open[model=unnamed,input=512,output=381,requests=200]"),
+        ({"endpoint": QWEN, "loadgen": {"concurrency": 4}}, "closed[model=Qwen3-8B,{},concurrency=4]"),
+        ({"endpoint": QWEN, "loadgen": {"request_rate": 2.5}}, "open[model=Qwen3-8B,{},requests=200,rate=2.5]"),
+        ({**QWEN, "perf_analyzer": {"stimulus": {"concurrency": 1}}}, "closed[model=Qwen3-8B,{},concurrency=1]"),
+        ({}, "open[model=unnamed,{},requests=200]"),
     ],
 )
 def test_the_earlier_forms_of_aiperfs_configuration_are_read_too(tmp_path, config, expected):
     (result,) = changed(tmp_path, "aiperf.json", input_config=config)
-    assert result.case.id == f"aiperf/{expected}"
-
-
-def test_aiperf_on_a_machine_with_several_gpus_does_not_say_which_of_them_served(tmp_path):
-    gpus = {f"gpu_{index}": {"gpu_name": "NVIDIA H200"} for index in range(8)}
-    (result,) = changed(tmp_path, "aiperf.json", telemetry_data={"endpoints": {"here": {"gpus": gpus}}})
-    assert note(result)["no share"] == "which of the 8 GPUs served is not stated"
+    assert result.case.id == f"aiperf/{expected.format('input=512,output=381')}"
 
 
 @pytest.mark.parametrize("name", ["vllm-serve.json", "sglang.jsonl"])

@@ -23,14 +23,12 @@ MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, o
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
-    """Return a decode chain of a small model on a GPU on paper; `memory` limits its memory."""
     paper = bench(SUITE, vendor, **memory)
     weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
     return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
 
 
 def error_once(task):
-    """Run every call of the chain once and return the error of its check."""
     overwrite(task)
     for call in task.calls:
         call()
@@ -113,8 +111,6 @@ def library(monkeypatch):
 
 @pytest.fixture
 def prefill(library):
-    """Return a function that builds the chain of a prefill on paper."""
-
     def build(kind="float16", tokens=20, model=SMALL):
         paper = bench(SUITE, "nvidia")
         return CHAIN.PrefillChain(paper, WEIGHTS.ModelWeights(paper, model, kind, 0), tokens)

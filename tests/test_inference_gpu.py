@@ -1,7 +1,6 @@
 """Decode attention and steps on a real GPU: all are checked against double precision, and checks can fail."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,14 +34,13 @@ SHAPES = [
 ]
 
 
-def attention(gpu: Any, shape: Any = SMALL, order: str = "ordered") -> Any:
-    """Return decode attention on the GPU over a cache whose pages are in `order`."""
+def attention(gpu, shape=SMALL, order="ordered"):
     target = Target(inventory.facts(), gpu.device)
     case = Case("inference", "decode_attention", (("batch", shape.batch), ("context", shape.context)))
     return DecodeAttention(Bench(gpu, case, target, SUITE.package, 1), shape, order)
 
 
-def error(task: Any) -> float:
+def error(task):
     """Run the attention over every copy once on overwritten results, and return the error of the check."""
     overwrite(task)
     for call in task.calls():
@@ -51,24 +49,24 @@ def error(task: Any) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sampled_heads_are_those_of_double_precision(gpu: Any, shape: Any) -> None:
+def test_sampled_heads_are_those_of_double_precision(gpu, shape):
     assert error(attention(gpu, shape)) < 2**-11
 
 
 @pytest.mark.parametrize("order", ["ordered", "shuffled"])
 @pytest.mark.parametrize("page", [16, 64, 256])
-def test_pages_in_any_order_give_the_same_as_one_run(gpu: Any, page: int, order: str) -> None:
+def test_pages_in_any_order_give_the_same_as_one_run(gpu, page, order):
     assert error(attention(gpu, dataclasses.replace(SMALL, page=page), order)) < 2**-11
 
 
-def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu: Any) -> None:
+def test_a_kernel_that_reads_beyond_a_length_meets_nan(gpu):
     decode = attention(gpu)
     decode._lengths[:] = SMALL.context
     with pytest.raises(WrongAnswer, match="NaN"):
         error(decode)
 
 
-def test_a_wrong_key_is_seen(gpu: Any) -> None:
+def test_a_wrong_key_is_seen(gpu):
     decode = attention(gpu)
     for call in decode.calls():
         call()
@@ -77,7 +75,7 @@ def test_a_wrong_key_is_seen(gpu: Any) -> None:
         decode.check()
 
 
-def test_attention_over_rotated_buffers_stays_below_the_peak_of_the_memory(gpu: Any) -> None:
+def test_attention_over_rotated_buffers_stays_below_the_peak_of_the_memory(gpu):
     decode = attention(gpu, Shape(batch=8, context=4096, heads=32, kv_heads=8, dim=128))
     series = Engine(gpu, POLICIES["quick"]).measure(decode.task()).series[0]
     assert series.mode == "rotated"
@@ -95,12 +93,12 @@ extern "C" __global__ void add_one(const u32* from, u32* to, u32 count) {
 
 
 @pytest.mark.parametrize("mode", ["hot", "graph"])
-def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_it(gpu: Any, mode: Any) -> None:
+def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_it(gpu, mode):
     """Each launch reads the results of other blocks of the launch before it, and overwrites its input."""
     kernel = gpu.kernel((SUITES / "prelude.cuh").read_text() + ADDS_ONE, "add_one", {})
     written, read_back = gpu.xp.zeros(2**20, "uint32"), gpu.xp.zeros(2**20, "uint32")
 
-    def call() -> None:
+    def call():
         for pair in [(written, read_back), (read_back, written)] * 100:
             kernel.early((512,), (256,), (*pair, np.uint32(2**20)))
 
@@ -114,7 +112,7 @@ def test_a_kernel_that_is_launched_early_reads_the_results_of_the_kernel_before_
 SMALL_MODEL = MODELS.model(1024, 2816, 8, 2, 2, 3, 1500, "nowhere")  # heads of 128 elements, three layers
 
 
-def small_bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
+def small_bench(gpu, *params):
     return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
 
 
@@ -128,7 +126,7 @@ EIGHT = ("float8", "float8_blocks")
         *((kind, batch) for kind in EIGHT for batch in (16, 64)),
     ],
 )
-def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: Any, kind: str, batch: int) -> None:
+def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu, kind, batch):
     task = STEPS.step_task(small_bench(gpu, ("batch", batch)), SMALL_MODEL, kind, batch, 700)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     assert measured.series[0].mode == "graph"
@@ -137,7 +135,7 @@ def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu: An
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("float16", 1000), ("int4", 128), ("int4", 1000), ("float8", 128)])
-def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu: Any, kind: str, tokens: int) -> None:
+def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu, kind, tokens):
     task = STEPS.prefill_task(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     error = next(series for series in measured.series if series.name == "error").values[0]

@@ -1,7 +1,5 @@
 """Attention of a prompt and ChatGLM-6B's layers on a real GPU, against double precision."""
 
-from typing import Any
-
 import pytest
 from _modules import room_module, suite_modules
 
@@ -21,8 +19,7 @@ PLAIN = MODELS.model(1024, 4096, 8, 8, 1, 3, 1500, "nowhere", norm="layer")  # a
 MIXED = MODELS.mixture(1024, 512, 8, 16, 4, 3, 1500, "nowhere")
 
 
-def bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
-    """Return a bench on a device whose unused memory is free, as a worker's is before each case."""
+def bench(gpu, *params):
     gpu.xp.get_default_memory_pool().free_all_blocks()
     return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
 
@@ -30,7 +27,7 @@ def bench(gpu: Any, *params: tuple[str, Any]) -> Bench:
 @pytest.mark.parametrize("kv_heads", [8, 32])
 @pytest.mark.parametrize("tokens", [128, 1000])
 @pytest.mark.parametrize("by", ["unfused", "triton", "torch", "cudnn"])
-def test_every_library_gives_the_attention_of_double_precision(gpu: Any, by: str, tokens: int, kv_heads: int) -> None:
+def test_every_library_gives_the_attention_of_double_precision(gpu, by, tokens, kv_heads):
     """1000 tokens end within a block of our kernel."""
     if by != "unfused":
         pytest.importorskip("torch" if by == "cudnn" else by)
@@ -41,7 +38,7 @@ def test_every_library_gives_the_attention_of_double_precision(gpu: Any, by: str
 
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
-def test_a_step_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, kind: str, batch: int) -> None:
+def test_a_step_with_layer_norms_and_gelu_is_that_of_double_precision(gpu, kind, batch):
     task = STEPS.step_task(bench(gpu, ("batch", batch)), PLAIN, kind, batch, 700)
     measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 5e-3
@@ -49,14 +46,14 @@ def test_a_step_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, 
 
 
 @pytest.mark.parametrize("batch", [1, 16, 64])
-def test_a_step_of_a_mixture_of_experts_is_that_of_double_precision(gpu: Any, batch: int) -> None:
+def test_a_step_of_a_mixture_of_experts_is_that_of_double_precision(gpu, batch):
     task = STEPS.step_task(bench(gpu, ("batch", batch)), MIXED, "float16", batch, 300)
     measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 5e-3
 
 
 @pytest.mark.parametrize("kind", ["float16", "int4"])
-def test_a_prefill_with_layer_norms_and_gelu_is_that_of_double_precision(gpu: Any, kind: str) -> None:
+def test_a_prefill_with_layer_norms_and_gelu_is_that_of_double_precision(gpu, kind):
     task = STEPS.prefill_task(bench(gpu, ("tokens", 500)), PLAIN, kind, 500)
     measured = {series.name: series for series in Engine(gpu, POLICIES["smoke"]).measure(task).series}
     assert 0 < measured["error"].values[0] < 5e-3

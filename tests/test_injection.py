@@ -23,6 +23,7 @@ from rich.console import Console
 from test_trend_page import trend_of
 
 from gpubench import model, plugins
+from gpubench.analysis.summary import Summary
 from gpubench.api.notebook import NotebookRun
 from gpubench.base import streams
 from gpubench.cli import _findings, _print, _summary, doctor, history, profile
@@ -270,9 +271,9 @@ def shown_gate(judgement):
 PRINTED = {
     "show": lambda text, _: [
         *_summary.run_parts(run_with_text(text), text),
-        *_summary.cases(run_with_text(text), wide=True),
+        *_summary.cases(Summary(run_with_text(text)), wide=True),
     ],
-    "show of replicates": lambda text, _: _summary.cases(run_with_text(text, replicates=3), wide=True),
+    "show of replicates": lambda text, _: _summary.cases(Summary(run_with_text(text, replicates=3)), wide=True),
     "profile": lambda text, _: profile.profiled(run_with_text(text), _print.err()),
     "compare": lambda text, _: _parts(compared(text)),
     "gate": lambda text, _: shown_gate(compared(text).against[0].judgement),

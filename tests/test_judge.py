@@ -1,7 +1,5 @@
 """Verdicts on evidence made by hand: each rule of docs/gate.md once."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -143,16 +141,12 @@ def test_fewer_than_three_processes_are_inconclusive_and_name_the_option_to_use(
 @pytest.mark.parametrize(("old", "new"), [(3, 3), (4, 10), (20, 4)])
 @pytest.mark.parametrize(("centre", "verdict"), [(1.5, Verdict.SUSPECT), (0.5, Verdict.INCONCLUSIVE)])
 def test_fewer_than_five_processes_on_a_side_call_nothing_slower_or_faster(old, new, centre, verdict):
+    same = only_finding(evidence(*noisy(spread=1e-3, count=3)), evidence(*noisy(1.001, 1e-3, 3)))
+    assert same.verdict is Verdict.SAME, "three that agree"
     finding = only_finding(evidence(*noisy(spread=1e-3, count=old)), evidence(*noisy(centre, 1e-3, new)))
     assert (finding.verdict, finding.cause) == (verdict, "few-processes")
     assert finding.reason.startswith(
         f"{old} and {new} processes: with fewer than 5 on a side no change is called slower"
-    )
-
-
-def test_three_processes_that_agree_are_the_same():
-    assert (
-        only_finding(evidence(*noisy(spread=1e-3, count=3)), evidence(*noisy(1.001, 1e-3, 3))).verdict is Verdict.SAME
     )
 
 
@@ -208,19 +202,14 @@ def test_a_minor_version_of_the_driver_and_another_device_id_do_not_count():
     assert (finding.verdict, finding.devices) == (Verdict.SAME, ("cuda:1",))
 
 
-SECONDS, RATE = reading(noisy()), reading(noisy(), moved=1e9)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        ([SECONDS], [reading(noisy(), of=dataclasses.replace(TRIAD, version=2))], "case version was 1, is 2"),
-        ([SECONDS, RATE], [SECONDS], "unit was s, is B/s; the better direction was less, is more"),
-    ],
-)
-def test_another_version_or_unit_of_a_case_is_not_comparable(before, after, reason):
-    finding = only_finding(Evidence([[one] for one in before]), Evidence([[one] for one in after]))
-    assert (finding.verdict, finding.cause, finding.reason) == (Verdict.NOT_COMPARABLE, "method", reason)
+def test_another_version_or_unit_of_a_case_is_not_comparable():
+    seconds, rate = reading(noisy()), reading(noisy(), moved=1e9)
+    for before, after, reason in (
+        ([seconds], reading(noisy(), of=dataclasses.replace(TRIAD, version=2)), "case version was 1, is 2"),
+        ([seconds, rate], seconds, "unit was s, is B/s; the better direction was less, is more"),
+    ):
+        finding = only_finding(Evidence([[one] for one in before]), Evidence([[after]]))
+        assert (finding.verdict, finding.cause, finding.reason) == (Verdict.NOT_COMPARABLE, "method", reason)
 
 
 BAD = reading([1.0], status="invalid", cause="discarded", reason="most samples had to go")
@@ -246,6 +235,7 @@ def test_a_case_of_only_one_side_is_listed_as_missing_or_new_and_has_no_verdict(
 def test_a_case_that_was_skipped_before_is_new_and_one_that_is_skipped_now_is_invalid():
     skipped = evidence(1.0, status="skipped", reason="needs 2 devices")
     assert judge(skipped, evidence(*noisy()), percent(2)).new == (TRIAD,)
+    assert judge(skipped, skipped, percent(2)).new == judge(evidence(*noisy()), skipped, percent(2)).new == ()
     finding = only_finding(evidence(*noisy()), skipped)
     assert (finding.verdict, finding.cause) == (Verdict.INVALID, "skipped")
 
@@ -267,7 +257,6 @@ def test_each_of_two_cards_is_compared_with_itself():
 
 
 def evidence_on_cards(value, *uuids, spread=1e-3):
-    """Return evidence with a session on each card."""
     return Evidence(
         [
             [reading(noisy(value if i == 0 else 1.0, spread), manifest={"facts": make.facts(make.device(uuid=uuid))})]

@@ -1,7 +1,5 @@
 """The table of language models against the numbers of parameters that their publishers state."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpubench.knowledge import language_models

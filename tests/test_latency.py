@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import sys
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ from gpubench import plugins, stats
 from gpubench.analysis.quantities import judged_values
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.authoring.task import Observed, Profile, Task
+from gpubench.authoring.task import Observed, Profile
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring import plan as planning
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
-from gpubench.model import Case, Device, Facts, Tier
+from gpubench.model import Case, Device, Facts
 
 H200 = Device(
     "cuda:0",
@@ -42,16 +41,15 @@ module = partial(suite_module, "latency")
 ORDER = module("_ring").RingOrder
 
 
-def cases(device: Device, tier: Tier, name: str = "chase") -> list[Case]:
+def cases(device, tier, name="chase"):
     return [case for case in SUITE.cases(Target(Facts((device,)), device, tier)) if case.name == name]
 
 
-def sizes(device: Device, tier: Tier) -> list[int]:
+def sizes(device, tier):
     return [int(case.param("size_bytes")) for case in cases(device, tier)]
 
 
-def build(name: str, backend: str = "host", seed: int = 0, **params: Any) -> tuple[Any, Task]:
-    """Return an open device and the task of a case of the suite."""
+def build(name, backend="host", seed=0, **params):
     room = plugins.load("backends", backend)
     device = room.devices()[0]
     opened = room.open(device)
@@ -59,11 +57,11 @@ def build(name: str, backend: str = "host", seed: int = 0, **params: Any) -> tup
     return opened, SUITE.build(Bench(opened, case, Target(Facts((device,)), device), SUITE.package, seed))
 
 
-def walk_of(task: Task) -> Any:
+def walk_of(task):
     return task.check.__self__  # type: ignore[attr-defined]
 
 
-def ring_of(task: Task) -> Any:
+def ring_of(task):
     """Return the host's ring, the first argument of the walk's kernel."""
     return next(
         cell.cell_contents
@@ -72,18 +70,18 @@ def ring_of(task: Task) -> Any:
     )
 
 
-def host_target(tier: Tier) -> Target:
+def host_target(tier):
     device = plugins.load("backends", "host").devices()[0]
     return Target(Facts((device,)), device, tier)
 
 
 @pytest.mark.parametrize("nodes", [3, 7, 11, 63, 1001, 4095])
-def test_an_order_visits_every_node_once(nodes: int) -> None:
+def test_an_order_visits_every_node_once(nodes):
     order = ORDER.drawn(np.random.default_rng(nodes), nodes, 128, 128)
     assert sorted(order.at(i) for i in range(nodes)) == list(range(nodes))
 
 
-def test_the_steps_of_an_order_look_random() -> None:
+def test_the_steps_of_an_order_look_random():
     nodes = 2**15 - 1
     order = ORDER.drawn(np.random.default_rng(5), nodes, 128, 128)
     visited = np.array([order.at(i) for i in range(nodes)])
@@ -95,7 +93,7 @@ def test_the_steps_of_an_order_look_random() -> None:
         assert abs((bits[1:] == bits[:-1]).mean() - 0.5) < 0.03, bit
 
 
-def test_nodes_of_a_wide_stride_lie_on_random_lines_within_it() -> None:
+def test_nodes_of_a_wide_stride_lie_on_random_lines_within_it():
     order = ORDER.drawn(np.random.default_rng(1), 1023, 2**21, 128)
     offsets = np.array([order.offset(i) for i in range(1023)])
     assert sorted(offsets // 2**21) == list(range(1023))
@@ -104,7 +102,7 @@ def test_nodes_of_a_wide_stride_lie_on_random_lines_within_it() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [2**10, 1536, 2**14, 2**20])
-def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> None:
+def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes):
     task = build("chase", size_bytes=size_bytes)[1]
     ring, start = ring_of(task), int(walk_of(task).state[0])
     here, visited = start, set()
@@ -116,7 +114,7 @@ def test_the_ring_is_a_single_cycle_over_all_lines_but_one(size_bytes: int) -> N
     assert len({word * 8 // 64 for word in visited}) == len(visited)
 
 
-def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:
+def test_a_sample_goes_on_from_where_the_last_one_ended():
     task = build("chase", size_bytes=2**18)[1]
     call, walk = task.stages[""].call, walk_of(task)
     ends = []
@@ -127,7 +125,7 @@ def test_a_sample_goes_on_from_where_the_last_one_ended() -> None:
     assert len(set(ends)) == len(ends)
 
 
-def test_a_ring_that_closes_too_early_fails_the_check() -> None:
+def test_a_ring_that_closes_too_early_fails_the_check():
     task = build("chase", size_bytes=2**14)[1]
     ring, here = ring_of(task), int(walk_of(task).state[0])
     start = here
@@ -140,14 +138,14 @@ def test_a_ring_that_closes_too_early_fails_the_check() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [2**10, 2**14, 2**20])
-def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes: int) -> None:
+def test_a_kernel_that_does_not_walk_fails_the_check(size_bytes):
     walk = dataclasses.replace(walk_of(build("chase", size_bytes=size_bytes)[1]), advance=lambda: None)
     walk.call()
     with pytest.raises(WrongAnswer, match="the walk is at"):
         walk.check()
 
 
-def test_rings_of_every_tier_exceed_the_cache_fit_the_memory_and_end_no_sample_where_it_began() -> None:
+def test_rings_of_every_tier_exceed_the_cache_fit_the_memory_and_end_no_sample_where_it_began():
     small = dataclasses.replace(H200, memory_bytes=2**32)
     assert max(sizes(small, "full")) == 3 * 2**30, "at most three quarters of the memory"
     assert max(int(case.param("reach_bytes")) for case in cases(small, "full", "reach")) == 3 * 2**30
@@ -158,7 +156,7 @@ def test_rings_of_every_tier_exceed_the_cache_fit_the_memory_and_end_no_sample_w
 
 
 @pytest.mark.slow
-def test_memory_is_slower_than_the_first_cache() -> None:
+def test_memory_is_slower_than_the_first_cache():
     figures = []
     for size_bytes in sizes(host_target("smoke").device, "smoke"):
         opened, task = build("chase", size_bytes=size_bytes)
@@ -167,34 +165,28 @@ def test_memory_is_slower_than_the_first_cache() -> None:
     assert figures[-1] > 3 * figures[0]
 
 
-def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_tlb_reach() -> None:
+def test_the_curve_of_an_h200_goes_from_a_kibibyte_to_beyond_tlb_reach():
     quick, full = sizes(H200, "quick"), sizes(H200, "full")
     assert (quick[0], quick[-1]) == (2**10, 96 * 2**30)
     assert full[-1] == quick[-1] <= H200.memory_bytes * 3 // 4
     assert set(quick) <= set(full)
     assert max(later / earlier for earlier, later in itertools.pairwise(quick)) <= 2
+    for level in (256 * 2**10, 60 * 2**20):  # the points are dense around the cache sizes
+        near = [size for size in quick if 0.6 * level <= size <= 1.4 * level]
+        assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
 
 
-@pytest.mark.parametrize("level", [256 * 2**10, 60 * 2**20])
-def test_points_are_dense_around_the_cache_sizes_of_the_device(level: int) -> None:
-    near = [size for size in sizes(H200, "quick") if 0.6 * level <= size <= 1.4 * level]
-    assert max(later / earlier for earlier, later in itertools.pairwise(near)) <= 1.125
-
-
-def test_the_headline_is_a_memory_latency_within_tlb_reach_and_the_host_has_the_cases_that_need_no_gpu() -> None:
+def test_the_headline_is_a_memory_latency_within_tlb_reach_and_the_host_has_the_cases_that_need_no_gpu():
     target = Target(Facts((H200,)), H200, "quick")
     assert [case.id for case in planning.headline(SUITE, target)] == ["latency/chase[size=4GiB]"]
     assert [case.name for case in planning.headline(SUITE, host_target("quick"))] == ["chase"]
     assert {case.name for case in SUITE.cases(host_target("full"))} == {"chase", "core_to_core", "pages"}
-
-
-def test_a_case_with_a_peer_needs_two_devices() -> None:
-    wanted = {case.id: case.devices for case in SUITE.cases(Target(Facts((H200,)), H200, "quick"))}
+    wanted = {case.id: case.devices for case in SUITE.cases(target)}
     assert {wanted[f"latency/{name}[space=peer]"] for name in ("load", "atomic")} == {2}
     assert {count for case_id, count in wanted.items() if "peer" not in case_id} == {1}
 
 
-def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatch):
     room = SUITE.package.rpartition(".")[0]
     monkeypatch.setitem(sys.modules, f"{room}._host", None)
     monkeypatch.delattr(f"{room}._host", raising=False)
@@ -203,7 +195,7 @@ def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatc
 
 
 @pytest.mark.parametrize("name", ["chase", "pages"])
-def test_too_little_memory_is_a_skip(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_a_skip(name, monkeypatch):
     room = plugins.load("backends", "host")
     opened = room.open(room.devices()[0])
     monkeypatch.setattr(opened, "free_bytes", lambda: 2**20)
@@ -213,14 +205,14 @@ def test_too_little_memory_is_a_skip(name: str, monkeypatch: pytest.MonkeyPatch)
         SUITE.build(Bench(opened, case, host_target("quick"), SUITE.package))
 
 
-def test_a_ring_on_small_pages_has_no_large_page_and_one_on_large_pages_needs_them(monkeypatch) -> None:
+def test_a_ring_on_small_pages_has_no_large_page_and_one_on_large_pages_needs_them(monkeypatch):
     assert build("pages", page="4KiB", size_bytes=2**24)[1].notes["pages"].startswith("0 of")
     monkeypatch.setattr(module("_host"), "_huge_bytes", lambda address: 2**21)
     with pytest.raises(Skip, match="transparent_hugepage"):
         build("pages", page="2MiB", size_bytes=2**24)
 
 
-def test_a_word_goes_from_core_to_core_and_back() -> None:
+def test_a_word_goes_from_core_to_core_and_back():
     if plugins.load("backends", "host").devices()[0].units < 2:
         pytest.skip("needs two cores")
     task = build("core_to_core", other=1)[1]
@@ -229,7 +221,7 @@ def test_a_word_goes_from_core_to_core_and_back() -> None:
     assert 1e-9 < seconds / task.stages[""].work.items < 1e-3  # type: ignore[operator]
 
 
-def test_a_core_that_does_not_answer_fails_the_check_and_one_that_is_not_there_is_a_skip() -> None:
+def test_a_core_that_does_not_answer_fails_the_check_and_one_that_is_not_there_is_a_skip():
     pair = module("_round_trips").RoundTrips(np.zeros(64, np.uint64), 32, 4096, 100)
     assert pair.ask(1, 5) == 0
     with pytest.raises(WrongAnswer, match="1 of 4096 requests were sent, 0 were answered"):
@@ -246,18 +238,15 @@ WORDS = NEAR._CONFLICT_BYTES // 4
 
 
 @pytest.mark.parametrize("modulus", [2**32, 2**62])
-def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it(modulus: int) -> None:
+def test_the_result_of_a_chain_of_multiply_adds_is_computed_without_walking_it(modulus):
     x = 3
     for _ in range(1000):
         x = (5 * x + 7) % modulus
     assert NEAR.chained(3, 5, 7, 1000, modulus) == x
+    assert NEAR.chained(15, 1, 15, NEAR._REGISTER_STEPS, 2**62) < 2**24, "exact in single precision"
 
 
-def test_real_chains_stay_exact_in_single_precision() -> None:
-    assert NEAR.chained(15, 1, 15, NEAR._REGISTER_STEPS, 2**62) < 2**24
-
-
-def test_the_sums_of_atomic_additions_to_alternating_cells_are_computed_in_advance() -> None:
+def test_the_sums_of_atomic_additions_to_alternating_cells_are_computed_in_advance():
     words = np.random.default_rng(2).integers(2**63, size=5, dtype=np.uint64)
     value, cells = words[0], words[1:].copy()
     for step in range(1000):
@@ -267,16 +256,13 @@ def test_the_sums_of_atomic_additions_to_alternating_cells_are_computed_in_advan
     predicted = [int(word) for word in words[1:]]
     assert NEAR.after_additions(int(words[0]), predicted, 1000, 2**64) == int(value)
     assert predicted == cells.tolist()
-
-
-def test_each_launch_of_a_chain_of_atomics_begins_at_the_first_cell() -> None:
     for steps in (NEAR._STEPS // 16, NEAR._BUS_STEPS, NEAR._FAR_STEPS):
-        assert steps % NEAR._CELLS == 0
+        assert steps % NEAR._CELLS == 0, "each launch begins at the first cell"
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 16, 24, 32])
-def test_the_degree_is_the_number_of_lanes_that_conflict_in_a_bank(degree: int, lanes: int) -> None:
+def test_the_degree_is_the_number_of_lanes_that_conflict_in_a_bank(degree, lanes):
     rings = NEAR.conflict_rings(np.random.default_rng(0), degree, lanes, WORDS)
     used = np.concatenate(rings)
     assert len(set(used.tolist())) == len(used), "two lanes share a word"
@@ -290,7 +276,7 @@ def test_the_degree_is_the_number_of_lanes_that_conflict_in_a_bank(degree: int, 
         assert max(banks.count(bank) for bank in banks) == degree
 
 
-def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads() -> None:
+def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads():
     took = np.array([40] * 989 + [300] * 10 + [2000], np.uint32)
     figures = module("_spaces").single_figures(took, np.full(64, 37, np.uint32), 32.0)
     assert figures == {"p50": 35.0, "p90": 35.0, "p99": 295.0, "p99.9": pytest.approx(296.7, abs=1), "max": 1995.0} | {
@@ -298,7 +284,7 @@ def test_the_cost_of_reading_the_clock_is_subtracted_from_single_loads() -> None
     }
 
 
-def partitioned(far: float, units: int = 24, lines: int = 96, noise: float = 0.5) -> Any:
+def partitioned(far, units=24, lines=96, noise=0.5):
     """Return latencies (units × lines) of a cache of two partitions, with six groups of units and twelve slices."""
     rng = np.random.default_rng(7)
     unit_place, line_slice = rng.permutation(units) % 6, rng.permutation(lines) % 12
@@ -320,7 +306,7 @@ def test_partitions_are_found_by_latency_alone():
     assert SLICES.partitions(matrix).separation < 2
 
 
-def test_sms_and_lines_are_grouped_by_their_place() -> None:
+def test_sms_and_lines_are_grouped_by_their_place():
     matrix, unit_place, _ = partitioned(200.0)
     observed = SLICES.places(matrix, list(range(100, 124)))
     assert (observed["unit_groups"].value, observed["line_groups"].value) == (6, 12)
@@ -331,7 +317,7 @@ def test_sms_and_lines_are_grouped_by_their_place() -> None:
     assert [place % 2 for place in places] == sorted((place % 2 for place in places), reverse=places[0] % 2 == 1)
 
 
-def test_a_row_of_the_matrix_has_the_mean_latency_to_each_place() -> None:
+def test_a_row_of_the_matrix_has_the_mean_latency_to_each_place():
     matrix, _, line_slice = partitioned(200.0, noise=0.0)
     observed = SLICES.places(matrix, list(range(24)))
     row = observed["unit 3"]

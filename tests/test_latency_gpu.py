@@ -1,7 +1,6 @@
 """The latency suite on a real GPU: figures of the right size, and every check fails on its fault."""
 
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,12 @@ from gpubench.measuring.stopping import POLICIES
 pytestmark = pytest.mark.gpu
 
 
-def measured(name: str, **params: Any) -> dict[str, Any]:
+def measured(name, **params):
     opened, task = build(name, backend="cupy", **params)
     return {series.label: series for series in Engine(opened, POLICIES["quick"]).measure(task).series}
 
 
-def median(series: Any) -> float:
+def median(series):
     return stats.median(judged_values(series).tolist())
 
 
@@ -43,9 +42,7 @@ def median(series: Any) -> float:
         ("constant", {"size_bytes": 2**10}, 20, 90),
     ],
 )
-def test_cycles_are_those_of_the_space_and_agree_with_the_seconds(
-    name: str, params: dict[str, Any], least: float, most: float
-) -> None:
+def test_cycles_are_those_of_the_space_and_agree_with_the_seconds(name, params, least, most):
     series = measured(name, **params)
     cycles, seconds = stats.median(series["cycles"].values), median(series["hot"])
     assert least < cycles < most
@@ -53,7 +50,7 @@ def test_cycles_are_those_of_the_space_and_agree_with_the_seconds(
 
 
 @pytest.mark.parametrize("space", ["l1", "l2"])
-def test_a_broken_ring_fails_the_check(space: str) -> None:
+def test_a_broken_ring_fails_the_check(space):
     opened, task = build("load", backend="cupy", space=space)
     walk = walk_of(task)
     walk.state.fill(0)
@@ -63,18 +60,18 @@ def test_a_broken_ring_fails_the_check(space: str) -> None:
         task.check()
 
 
-def test_a_single_timed_load_takes_as_long_as_one_in_a_chain() -> None:
+def test_a_single_timed_load_takes_as_long_as_one_in_a_chain():
     alone, chained = measured("single", space="l1"), measured("load", space="l1")
     assert stats.median(alone["p50"].values) == pytest.approx(stats.median(chained["cycles"].values), rel=0.1)
     assert stats.median(alone["max"].values) >= stats.median(alone["p99"].values)
 
 
-def test_the_clock_in_the_kernel_agrees_with_the_events_around_it() -> None:
+def test_the_clock_in_the_kernel_agrees_with_the_events_around_it():
     within, round_it = measured("loaded", units=0), measured("load", space="dram")
     assert median(within["self"]) == pytest.approx(median(round_it["hot"]), rel=0.03)
 
 
-def test_memory_is_slower_while_others_stream() -> None:
+def test_memory_is_slower_while_others_stream():
     units = build("launch", backend="cupy")[0].device.units
     quiet, busy = measured("loaded", units=0), measured("loaded", units=units - 1)
     assert median(busy["self"]) > 1.2 * median(quiet["self"])
@@ -82,7 +79,7 @@ def test_memory_is_slower_while_others_stream() -> None:
 
 
 @pytest.mark.parametrize("access", ["load", "atomic"])
-def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access: str) -> None:
+def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access):
     opened, task = build("slices", backend="cupy", access=access, lines=64)
     overwrite(task)
     task.stages[""].call()
@@ -94,12 +91,12 @@ def test_every_sm_has_a_row_and_the_near_partition_has_the_lower_latency(access:
     expect_found(task, opened)
 
 
-def test_earlier_sums_of_the_streams_are_found() -> None:
+def test_earlier_sums_of_the_streams_are_found():
     opened, task = build("loaded", backend="cupy", units=4)
     expect_found(task, opened, walk_of(task)._sums)
 
 
-def test_an_sm_without_a_result_fails_the_check() -> None:
+def test_an_sm_without_a_result_fails_the_check():
     _, task = build("slices", backend="cupy", access="load", lines=64)
     task.stages[""].call()
     walk_of(task)._state[3].fill(0)
@@ -107,7 +104,7 @@ def test_an_sm_without_a_result_fails_the_check() -> None:
         task.check()
 
 
-def test_a_barrier_that_is_never_completed_ends_in_bounded_time_as_a_wrong_answer() -> None:
+def test_a_barrier_that_is_never_completed_ends_in_bounded_time_as_a_wrong_answer():
     _, task = build("barrier", backend="cupy", blocks=2)
     task.check()
     walk_of(task)._arrived[1] = 10**6
@@ -117,7 +114,7 @@ def test_a_barrier_that_is_never_completed_ends_in_bounded_time_as_a_wrong_answe
     assert time.perf_counter() - start < 5
 
 
-def test_requests_by_a_flag_that_are_never_sent_are_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_by_a_flag_that_are_never_sent_are_a_wrong_answer(monkeypatch):
     _, task = build("host_flag", backend="cupy")
     task.stages[""].call()
     task.check()
@@ -128,7 +125,7 @@ def test_requests_by_a_flag_that_are_never_sent_are_a_wrong_answer(monkeypatch: 
 
 
 @pytest.mark.parametrize("space", ["shared", "global", "system", "host"])
-def test_a_missing_addition_fails_the_check(space: str) -> None:
+def test_a_missing_addition_fails_the_check(space):
     opened, task = build("atomic", backend="cupy", space=space)
     task.stages[""].call()
     task.check()
@@ -138,7 +135,7 @@ def test_a_missing_addition_fails_the_check(space: str) -> None:
         task.check()
 
 
-def test_a_cluster_reaches_its_neighbour_or_is_skipped() -> None:
+def test_a_cluster_reaches_its_neighbour_or_is_skipped():
     try:
         series = measured("cluster", size_bytes=2**14)
     except Skip:

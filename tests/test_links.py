@@ -11,7 +11,6 @@ PAIR = ("cuda:0", "cuda:1")
 
 
 def copy(name, gigabytes, suite="ipc", devices=PAIR, size=2**30, extra=(), **tags):
-    """Return the result of a copy of `size` bytes at a rate in GB/s, with its link tags."""
     rate = gigabytes * 1e9
     named = (("hot", size), *extra)
     series = [Series(name, "s", (size / rate,), work=Work(payload=n), quantity="payload") for name, n in named]
@@ -79,7 +78,6 @@ def test_with_fewer_than_two_comparable_figures_there_is_no_table(results):
 
 
 def latencies(count, name="self", slow=0.0, rank=0):
-    """Return `count` rounds of 1 µs, of which one in a thousand is slow."""
     values = [slow if slow and place % 1000 == 999 else 1e-6 for place in range(count)]
     return make.timing(*values, name=name, items=1, rank=rank)
 

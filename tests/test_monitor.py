@@ -81,16 +81,12 @@ def test_a_missing_value_is_not_replaced_by_an_earlier_one():
     assert set(live.row(values, "cuda:0").values()) == {"cuda:0", ""}
 
 
-def test_the_log_has_one_line_per_device():
+def test_the_log_has_one_line_per_device_also_of_a_gpu_without_activity():
     values = latest(
         make.samples((0.0,), power=(651.2,), event_reasons=(4.0,)), make.samples((0.0,), **{"utilization.gpu": (98.0,)})
     )
     assert [*live.lines(values)] == ["cuda:0 busy 98 %, power 651.2 W, throttle reasons power cap"]
-
-
-def test_a_gpu_without_gpm_shows_its_clock_and_no_activity():
-    clock = make.counter("nvml.clock.sm", "Hz", "gauge")
-    values = live.Latest((clock,), [GPU])
+    values = live.Latest((make.counter("nvml.clock.sm", "Hz", "gauge"),), [GPU])
     values.add([make.samples((0.0,), **{"clock.sm": (1.98e9,)})])
     assert [*live.lines(values)] == ["cuda:0 clock 1.980 GHz"]
 
@@ -163,7 +159,6 @@ def test_the_dashboard_shows_metrics_that_the_monitor_and_the_report_have():
 
 
 def assert_is_exposition(text):
-    """Assert that every line is a comment or a sample of the text format."""
     sample = r'[a-z_][a-z0-9_]*\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\} [-+0-9.e]+'
     wrong = [line for line in text.splitlines() if not re.fullmatch(rf"# (HELP|TYPE) \S+ .*|{sample}", line)]
     assert wrong == []

@@ -47,7 +47,6 @@ HOST_COUNTERS = {
 
 
 def latest(*devices):
-    """Return the newest values of these devices, all GPUs alike."""
     declared = [make.counter(name, unit, kind) for name, (unit, kind, _) in {**COUNTERS, **HOST_COUNTERS}.items()]
     newest = live.Latest(declared, devices)
     for device in devices:
@@ -110,11 +109,8 @@ def test_in_a_low_terminal_the_processes_fill_the_lines_that_the_devices_leave()
     assert len(lines) == 20
     assert [line.split()[0] for line in lines[1:9]] == [f"cuda:{number}" for number in range(8)]
     assert lines[-1] == "and 25 more processes"
-
-
-@pytest.mark.parametrize(("width", "height"), [(1, 1), (10, 3), (20, 8), (400, 100)])
-def test_no_terminal_is_too_small_or_too_large(width, height):
-    assert max(map(cell_len, drawn(width, height, processes=[process(pid) for pid in range(30)]))) <= width
+    for width, height in ((1, 1), (10, 3), (20, 8), (400, 100)):
+        assert max(map(cell_len, drawn(width, height, processes=[process(pid) for pid in range(30)]))) <= width
 
 
 def screen(width, height, until, environment):
@@ -212,12 +208,9 @@ def next_rows(newest, count):
     return rows
 
 
-def test_a_machine_without_a_gpu_starts_no_process_to_list_any(monkeypatch):
+def test_the_page_shows_the_tables_and_the_lines_of_the_monitor_and_no_gpu_starts_no_process(monkeypatch):
     monkeypatch.setattr(processes, "Child", None)
     assert [*itertools.islice(processes.listed([HOST]), 2)] == [[], []]
-
-
-def test_the_page_shows_the_tables_and_the_lines_of_the_monitor():
     page = (Path(__file__).parents[1] / "docs/monitoring.md").read_text()
     example = "".join(f"    {line}".rstrip() + "\n" for line in drawn(78, processes=[process()]))
     assert example in page, "\n" + example
@@ -242,7 +235,7 @@ def test_the_rates_of_links_stand_in_both_directions_and_only_where_both_have_va
     assert live.row(newest, H200.id)["PCIe out, in"] == "5.000 GB/s, 1.000 GB/s"
 
 
-def answering(answer: bytes, monkeypatch) -> threading.Thread:
+def answering(answer, monkeypatch):
     """Start a service that speaks as NCCL's RAS does, for one client."""
     listener = socket.create_server(("127.0.0.1", 0))
     monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{listener.getsockname()[1]}")

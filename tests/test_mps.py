@@ -1,7 +1,5 @@
 """A private control daemon of NVIDIA's MPS: started for a run, found by its processes, and always stopped."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,19 +28,18 @@ QUIT = 'open(folder + "/quit", "w").close()'
 
 
 @pytest.fixture(autouse=True)
-def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_daemon(monkeypatch):
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
 
 
-def install_fake_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str = "", quits: str = QUIT) -> None:
-    """Put a fake control program of MPS onto the path; `start` and `quits` are its code for both commands."""
+def install_fake_mps(tmp_path, monkeypatch, start="", quits=QUIT):
     program = tmp_path / "nvidia-cuda-mps-control"
     program.write_text(CONTROL.format(python=sys.executable, start=start, quit=quits))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
 
-def has_ended(pid: int) -> bool:
+def has_ended(pid):
     """Return whether the process ends within five seconds."""
     deadline = time.monotonic() + 5
     while Path("/proc", str(pid)).exists() and time.monotonic() < deadline:
@@ -50,13 +47,13 @@ def has_ended(pid: int) -> bool:
     return not Path("/proc", str(pid)).exists()
 
 
-def daemon_of_children() -> int:
+def daemon_of_children():
     """Return the daemon that a process of this one finds."""
     program = "import os; print(open(os.environ['CUDA_MPS_PIPE_DIRECTORY'] + '/nvidia-cuda-mps-control.pid').read())"
     return int(subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, check=True).stdout)
 
 
-def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path, monkeypatch):
     install_fake_mps(tmp_path, monkeypatch)
     with sharing.private_daemon():
         pid, folder = daemon_of_children(), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
@@ -66,14 +63,12 @@ def test_processes_find_the_daemon_and_nothing_of_it_is_left(tmp_path: Path, mon
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
 
 
-def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too(tmp_path, monkeypatch):
     install_fake_mps(tmp_path, monkeypatch, quits="")
     monkeypatch.setattr(sharing, "_STOPPING_S", 0.3)
     pids = []
 
-    def failing() -> None:
+    def failing():
         with sharing.private_daemon():
             pids.append(daemon_of_children())
             raise ZeroDivisionError
@@ -83,22 +78,15 @@ def test_a_daemon_that_does_not_quit_is_killed_and_a_run_that_fails_stops_it_too
     assert has_ended(pids[0])
 
 
-def test_the_error_for_a_daemon_without_permission_quotes_its_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_without_permission_beside_another_or_without_its_program_is_refused(tmp_path, monkeypatch):
+    def refused(reason):
+        with pytest.raises(UsageError, match=reason):
+            sharing.private_daemon().__enter__()
+
     install_fake_mps(tmp_path, monkeypatch, start='sys.exit("an instance of this daemon is not allowed here")')
-    with pytest.raises(UsageError, match="does not start: an instance of this daemon is not allowed here"):
-        sharing.private_daemon().__enter__()
+    refused("does not start: an instance of this daemon is not allowed here")
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-
-
-def test_without_the_program_or_beside_another_daemon_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    install_fake_mps(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match="names another one; unset that variable"):
-        sharing.private_daemon().__enter__()
+    refused("names another one; unset that variable")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match="comes with NVIDIA's driver"):
-        sharing.private_daemon().__enter__()
+    refused("comes with NVIDIA's driver")

@@ -1,7 +1,5 @@
 """The kits for operators in ci: their scripts run with a program that ends as gpubench does."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -19,7 +17,6 @@ exit "$ENDS"
 
 @pytest.fixture
 def kit(tmp_path):
-    """Return a function that runs a script of the kit with a program that ends with a status."""
     (tmp_path / "gpubench").write_text(PROGRAM)
     (tmp_path / "gpubench").chmod(0o755)
 

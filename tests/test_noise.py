@@ -1,7 +1,5 @@
 """The noise floors of an A/A, exact on runs made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import _make as make
@@ -12,7 +10,6 @@ from gpubench.judging import noise
 
 
 def run_of(*medians, case=None, **fields):
-    """Return a run in which each replicate of one case has one sample, in seconds; None is a failed replicate."""
     of = case or make.case("chase", "latency", size_bytes=2**25)
     results = [
         make.result(make.timing(seconds), of=of, replicate=index)

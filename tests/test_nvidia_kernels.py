@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.skipif(_nvrtc.library() is None, reason="no NVRTC here: pip install nvidia-cuda-nvrtc")
 @pytest.mark.parametrize(("file", "macros", "arch"), BUILDS)
-def test_every_kernel_of_every_suite_compiles_for_nvidia(file: str, macros: dict[str, object], arch: str) -> None:
+def test_every_kernel_of_every_suite_compiles_for_nvidia(file, macros, arch):
     path, macros = FILES[file], {**macros, **({"LANES": 32} if "LANES" in macros else {})}
     options = [f"--gpu-architecture={arch}", *(f"-D{name}={value}" for name, value in macros.items())]
     prelude = PRELUDE.read_text() if PRELUDE.parent in path.parents else ""

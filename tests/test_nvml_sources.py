@@ -1,7 +1,5 @@
 """NVML's counters without a GPU: the real binding's names and errors, and a library that plays a card."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
@@ -55,18 +53,8 @@ def test_a_lost_gpu_is_named_with_the_next_step_and_has_no_number(code):
 )
 def test_a_refused_call_gives_a_missing_value(code):
     assert COMMON.answer(pynvml, H200, refuses(code)) is None
-
-
-def test_refused_counters_are_reported_with_the_message_of_nvml():
-    calls = {
-        "nvml.nvlink.tx": refuses(pynvml.NVML_ERROR_NOT_SUPPORTED),
-        "nvml.power": lambda: 80.0,
-        "nvml.xid.errors": refuses(pynvml.NVML_ERROR_NO_PERMISSION),
-    }
-    assert refusals(calls, pynvml.NVMLError) == {
-        "nvml.nvlink.tx": "Not Supported",
-        "nvml.xid.errors": "Insufficient Permissions",
-    }
+    calls = {"nvml.nvlink.tx": refuses(code), "nvml.power": lambda: 80.0}
+    assert refusals(calls, pynvml.NVMLError) == {"nvml.nvlink.tx": str(pynvml.NVMLError(code))}
 
 
 @pytest.mark.parametrize("counter", COUNTERS.READERS, ids=lambda counter: counter.name)
@@ -80,8 +68,6 @@ def test_every_reader_calls_functions_that_exist_in_the_binding(counter):
 
 
 class XidEvents:
-    """NVML's set of events with some Xids in it; waiting for one would be a fault."""
-
     NVMLError, NVML_ERROR_TIMEOUT = pynvml.NVMLError, pynvml.NVML_ERROR_TIMEOUT
     nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError  # noqa: N815
 
@@ -203,8 +189,6 @@ def test_a_slow_call_that_never_returns_delays_the_others_for_a_bounded_time(mon
 
 
 class GpmCard:
-    """NVML's GPM on a card: the value of each metric is the metric's number, and `lacks` are unsupported."""
-
     def __init__(self, lacks=()):
         self.lacks = lacks
         for name in ("NVMLError", "c_nvmlGpmMetricsGet_t", "NVML_GPM_METRICS_GET_VERSION"):
@@ -217,7 +201,6 @@ class GpmCard:
         return sample
 
     def nvmlGpmMetricsGet(self, ask):  # noqa: N802
-        """Fill in the value and the status of each metric."""
         for place in range(ask.numMetrics):
             metric = ask.metrics[place]
             metric.value = metric.metricId
@@ -277,6 +260,8 @@ def package(folder, number, energy_uj, most_uj=1000):
 
 
 def test_the_energy_of_the_host_is_the_sum_over_packages_and_never_falls(tmp_path):
+    with pytest.raises(OSError, match="no energy counter"):
+        HOST_MODULE.Rapl(tmp_path).read()
     for number, energy in (("0", 100), ("0:0", 50), ("1", 200)):
         package(tmp_path, number, energy)
     rapl = HOST_MODULE.Rapl(tmp_path)
@@ -289,8 +274,3 @@ def test_the_energy_of_the_host_is_the_sum_over_packages_and_never_falls(tmp_pat
     rapl.read()
     package(tmp_path, "0", 100)
     assert rapl.read() == pytest.approx(200e-6)
-
-
-def test_a_machine_without_energy_counters_is_reported_as_such(tmp_path):
-    with pytest.raises(OSError, match="no energy counter"):
-        HOST_MODULE.Rapl(tmp_path).read()

@@ -1,7 +1,5 @@
 """Explanations of a verdict other than the code: other work beside a side, and the clock that a figure depends on."""
 
-from __future__ import annotations
-
 import math
 
 import _make as make
@@ -17,7 +15,6 @@ COUNTERS = {"clock.sm": "nvml.clock.sm", "clock.memory": "nvml.clock.memory"}
 
 
 def only_finding(before, after):
-    """Return the finding on the only common case at a threshold of 2 %."""
     (finding,) = judge(before, after, percent(2.0)).findings
     return finding
 
@@ -26,7 +23,6 @@ def only_finding(before, after):
 
 
 def evidence_beside_work(values, disturbed, labels=("loaded",), discarded=()):
-    """Return evidence in which the first `disturbed` processes have these labels and discards."""
     results = [
         make.result(
             make.timing(*[value] * 90),
@@ -112,7 +108,6 @@ def evidence_at_clocks(seconds, hertz, limit="", counted=None, **fields):
 
 
 def same_clock(hertz, count=5):
-    """Return the same clock for every process within 0.01 %."""
     return noisy(hertz, 1e-4, count)
 
 
@@ -187,20 +182,20 @@ def test_slower_code_that_a_faster_clock_hides_is_slower(seconds):
     )
 
 
-@pytest.mark.parametrize("limit", ["", "l2", "dram", "link.h2d"])
-def test_a_figure_that_does_not_depend_on_the_clock_is_the_same_at_a_faster_clock(limit):
-    """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one."""
-    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), limit)
+@pytest.mark.parametrize(
+    ("limit", "labels"),
+    [
+        *[(limit, ()) for limit in ("", "l2", "dram", "link.h2d")],
+        *[("tensor.float16", (label,)) for label in ("power-capped", "loaded")],
+    ],
+)
+def test_a_faster_clock_is_no_objection_to_memory_links_and_latencies_nor_under_a_power_cap_or_load(limit, labels):
+    """A latency of memory lasts as long at any clock of the compute units, and takes more cycles of a fast one.
+
+    Under the power cap, code that draws less power has a faster clock, so a comparison by cycles would be unfair.
+    """
+    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), limit, labels=labels)
     assert only_finding(evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ), limit), after).verdict is Verdict.SAME
-
-
-@pytest.mark.parametrize("fields", [{"labels": ("power-capped",)}, {"labels": ("loaded",)}])
-def test_under_a_power_cap_or_on_a_loaded_machine_a_faster_clock_is_no_objection(fields):
-    """Under the power cap, code that draws less power has a faster clock, so a comparison by cycles would be unfair."""
-    after = evidence_at_clocks(noisy(1.0, 2 * QUIET), same_clock(FAST_HZ), "tensor.float16", **fields)
-    assert (
-        only_finding(evidence_at_clocks(SEVERAL, same_clock(SLOW_HZ), "tensor.float16"), after).verdict is Verdict.SAME
-    )
 
 
 def test_cycles_with_a_wide_scatter_make_no_case_slower():

@@ -118,17 +118,13 @@ def test_memory_is_overwritten_by_the_processor_or_by_the_gpu_that_has_it():
 def test_outputs_that_cannot_be_overwritten_are_refused(outputs, problem):
     with pytest.raises(SuiteError, match=re.escape(problem)):
         Stage(nothing, outputs=outputs)
-
-
-def test_a_list_of_arrays_of_the_host_or_a_device_is_accepted():
     on_device = SimpleNamespace(dtype=np.dtype("float16"), nbytes=8, fill=nothing, flags=SimpleNamespace())
     arrays = [np.zeros(2), np.frombuffer(bytearray(8), np.uint8), np.zeros((3, 4))[:, 1], on_device]
     made = Task.of(Stage(nothing, outputs=arrays), check=no_values)
-    assert [id(array) for array in made.stages[""].outputs] == [id(array) for array in arrays]
+    assert [id(array) for array in made.stages[""].outputs] == [id(array) for array in arrays], "of host or device"
 
 
 def labels(check, *outputs, call=None, **stage):
-    """Return the labels of a case whose call fills its outputs with 1."""
     clockwork = plugins.load("backends", "clockwork")
     device = clockwork.open(clockwork.devices()[0])
 
@@ -147,12 +143,6 @@ def test_a_check_that_does_not_notice_a_corrupted_element_leaves_the_case_unchec
     assert labels(lambda: expect(bool((out == 1).all()), "an element is wrong"), out) == ()
     assert labels(lambda: expect(out.size == 12, "never wrong"), out) == ("unchecked",)
     assert (out == 1).all(), "the element has its value again"
-
-
-def test_a_check_is_dead_unless_a_corrupted_element_fails_it():
-    scratch = [np.zeros(4) for _ in range(9)]  # intermediate results, which no check has to look at
-    answer = np.zeros(4)
-    assert labels(lambda: expect(bool((answer == 1).all()), "an element is wrong"), *scratch, answer) == ()
 
 
 def test_all_outputs_are_corrupted_at_once_so_that_a_long_check_is_called_few_times():
@@ -212,8 +202,5 @@ def test_a_case_without_a_check_is_unchecked_unless_each_call_checks_itself():
 
     assert labels(lambda: {"sum": float(out.sum())}, out) == ()
     assert labels(decode, out) == ()
-
-
-def test_outputs_of_which_nothing_is_written_are_not_corrupted():
-    unwritten, calls = np.zeros(8), []
-    assert labels(nothing, unwritten, call=lambda: calls.append(1) or 1.0, clock="self") == ()
+    unwritten = np.zeros(8)  # what is never written is not corrupted
+    assert labels(nothing, unwritten, call=lambda: 1.0, clock="self") == ()

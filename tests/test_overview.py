@@ -88,9 +88,9 @@ def test_the_key_figures_of_gpus_are_eight_and_two_with_peers_and_those_of_the_h
 
 
 def test_what_an_older_run_declared_for_a_suite_of_gpubench_is_no_key_figure():
-    """The recording declares 18, of which one is decoding beside products; it measured none of the eight."""
-    run = store.read_run(RECORDINGS / "whole/h200x2-applications.jsonl.gz")
-    assert sum(len(suite.key_figures) for suite in run.manifest.suites) > 10
+    """The recording declares six and measured all of them, and none of the eight."""
+    run = store.read_run(RECORDINGS / "h200-tensor.jsonl.gz")
+    assert sum(len(suite.key_figures) for suite in run.manifest.suites) == 6
     assert [value.title for value in key_values(Summary(run))] == []
 
 

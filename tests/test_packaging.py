@@ -20,7 +20,7 @@ WHEEL = "from setuptools import build_meta as b; b.build_wheel('.')"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory):
     """Return a copy of the source with its sdist and wheel inside: an old build folder would leak into the wheel."""
     copy = tmp_path_factory.mktemp("source") / "copy"
     shutil.copytree(
@@ -33,8 +33,7 @@ def built(tmp_path_factory) -> Path:
     return copy
 
 
-def source_files() -> set[str]:
-    """Return every file of the source folders, by its name inside the wheel."""
+def source_files():
     return {
         f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
         for package, folder in SETUPTOOLS["package-dir"].items()
@@ -43,26 +42,18 @@ def source_files() -> set[str]:
     }
 
 
-def test_the_wheel_holds_exactly_the_source_folders(built):
-    (wheel,) = built.glob("*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert source_files() == held
-
-
-def test_the_wheel_has_one_top_level_and_nothing_that_runs_by_being_installed(built):
+def test_the_wheel_holds_exactly_the_source_folders_its_licence_and_its_commands(built):
     """A `.pth` file is run by every Python of the environment, and a second top level may shadow another package."""
     (wheel,) = built.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"gpubench"}
-    assert [name for name in names if name.endswith(".pth") or ".data/" in name] == []
-
-
-def test_the_wheel_carries_its_licence_and_its_commands(built):
-    (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        names = archive.namelist()
+        held = {name for name in names if ".dist-info/" not in name}
+        (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
         assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
         commands = archive.read(f"{info}/entry_points.txt").decode().partition("\n\n")[0].splitlines()
+    assert source_files() == held
+    assert {name.partition("/")[0] for name in held} == {"gpubench"}
+    assert [name for name in names if name.endswith(".pth") or ".data/" in name] == []
     assert commands == ["[console_scripts]", *(f"{name} = gpubench.__main__:main" for name in COMMANDS)]
 
 

@@ -1,7 +1,5 @@
 """The content of a page beside its visible part: the results, the cases that unfold, the numbers that zoom."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -27,7 +25,6 @@ def html():
 
 
 def enclosed(tmp_path, run):
-    """Return the page of a run that was read from a file, and what can be downloaded from it."""
     path = tmp_path / "run.jsonl"
     path.write_bytes(store.encode_run(run))
     page = html().enclose(run, enclosing.enclosure(run, path))
@@ -42,13 +39,6 @@ def series(count, seed=0):
     return make.timing(*(rng.gauss(1e-3, 1e-5) for _ in range(count)), moved=1e9)
 
 
-def test_the_download_of_a_page_is_the_run(tmp_path):
-    run = make.run(make.result(series(30)), sampled=[make.samples([1.0, 2.0], power=[3.0, None])])
-    page, file = enclosed(tmp_path, run)
-    assert store.read_run(file) == run
-    assert "rounded" not in page
-
-
 def test_a_page_keeps_the_extremes_of_too_many_readings_and_says_so(tmp_path):
     power = [300 + 7 * (index % 91) / (index + 1) for index in range(60_000)]
     sampled = make.samples([0.1 * index for index in range(60_000)], power=power)
@@ -59,7 +49,13 @@ def test_a_page_keeps_the_extremes_of_too_many_readings_and_says_so(tmp_path):
     assert f"Of 60000 counter samples, {len(kept.at)} are kept" in page
 
 
-def test_samples_of_too_many_cases_are_rounded_before_they_are_left_out(tmp_path):
+def test_the_download_of_a_page_is_the_run_and_samples_of_too_many_cases_are_rounded_before_they_are_left_out(
+    tmp_path,
+):
+    run = make.run(make.result(series(30)), sampled=[make.samples([1.0, 2.0], power=[3.0, None])])
+    page, file = enclosed(tmp_path, run)
+    assert store.read_run(file) == run
+    assert "rounded" not in page
     results = [make.result(series(100, n), of=make.case(n=n)) for n in range(250)]
     page, file = enclosed(tmp_path, make.run(*results))
     kept = store.read_run(file).results[0].series[0].values
@@ -130,13 +126,6 @@ def test_the_roofline_has_every_case_that_declares_operations_and_bytes_under_th
     assert chart[0].count('class="peak roof"') == chart[0].count('class="roof reached"') == 2
 
 
-def test_the_page_contains_few_cases_unfolded_and_many_packed():
-    few, many = (html().render(make.run(*(make.result(of=make.case(n=n)) for n in range(c)))) for c in (40, 41))
-    assert (few.count('<div class="more">'), few.count("data-more=")) == (40, 0)
-    assert (many.count('<div class="more">'), many.count("<details data-more=")) == (0, 41)
-    assert "<noscript>" in many
-
-
 # ---- The structure of a page: the answer first, everything else folded under a line, a place for each case.
 
 
@@ -145,8 +134,6 @@ GIB = 2**30
 
 
 class PageElements(HTMLParser):
-    """The elements of a page with the details that they lie in, and its words outside style and script."""
-
     def __init__(self, run):
         super().__init__()
         self.found, self.words, self._open, self._inside = [], [], [], ""
@@ -177,7 +164,6 @@ def read(size_bytes=GIB, seconds=1e-3, suite="mine", name="read", **fields):
 
 
 def run_of(*results, views=(), **fields):
-    """Return a run of these results, with a title, views and a key figure for each suite."""
     names = dict.fromkeys(result.case.suite for result in results)
     suites = tuple(SuiteInfo(name, f"what {name} measures", tuple(views), (KEY,)) for name in names)
     return make.run(*results, suites=suites, **fields)
@@ -242,12 +228,13 @@ def test_each_case_in_a_folded_group_has_a_link_to_its_own_place():
     assert "#mine/read%5Bsize=1GiB%5D" in page.attributes("a", "href")
     assert not [attrs for tag, attrs, _ in page.found if tag == "details" and "open" in attrs]
     assert "4 cases" in page.words
-
-
-def test_cases_of_one_name_on_several_devices_have_places_of_their_own():
     devices = [make.device("cuda:0"), make.device("cuda:1")]
     page = PageElements(run_of(*(read(devices=(device.id,)) for device in devices), facts=make.facts(*devices)))
     assert {"mine/read[size=1GiB]@cuda:0", "mine/read[size=1GiB]@cuda:1"} <= set(page.attributes("tr", "id"))
+    few, many = (html().render(make.run(*(make.result(of=make.case(n=n)) for n in range(c)))) for c in (40, 41))
+    assert (few.count('<div class="more">'), few.count("data-more=")) == (40, 0)
+    assert (many.count('<div class="more">'), many.count("<details data-more=")) == (0, 41), "packed"
+    assert "<noscript>" in many
 
 
 def test_charts_of_a_gpu_come_first_and_two_of_a_suite_are_open():
@@ -291,7 +278,6 @@ def test_a_peak_is_drawn_only_where_it_holds_and_each_bar_is_marked_with_its_own
 
 
 def ticks(values, unit, **fields):
-    """Return the labels of an axis, and its unit."""
     placed = room_module("reports", "_svg").axis(values, unit, 100.0, 400.0, **fields)
     return [label for _, label in placed.ticks], placed.unit
 

@@ -3,8 +3,6 @@
 The cases that test_paper_hip.py leaves out, because they take long, are among them. Nothing is measured.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -15,7 +13,7 @@ LIMIT_S = 2400
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> dict[str, str]:
+def environment(tmp_path_factory):
     """Return a GPU on paper with 4 GiB, which cannot hold a model that would take hours."""
     return {**built(tmp_path_factory.mktemp("paper")), "PAPER_HIP_GIB": "4"}
 

@@ -155,7 +155,8 @@ def test_doctor_says_of_a_card_what_would_run_what_is_known_and_that_it_never_ra
     assert "76 of them need a peer, which it lacks" in call("doctor", "--card", "orin").stdout
     assert call("doctor", "--card", "h200-sxm").stdout.endswith("measured: this project has measured this model\n")
     for words, message in (
-        (("--card", "gtx-1"), "known: a10, a100-pcie-40"),
+        (("--card", "gtx-1"), "choose from a10, a100-pcie-40"),
+        (("--card", "H100"), "did you mean h100-nvl or h100-pcie or h100-sxm?"),
         (("--card", "t4", "--noise"), "no other"),
     ):
         done = call("doctor", *words)

@@ -45,7 +45,6 @@ def hurried():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with the runs a.jsonl and b.jsonl, a folder with a run file, an imported output, and a pipe."""
     for name in ("a.jsonl", "b.jsonl", "runs/c.jsonl"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -120,17 +120,13 @@ def shape(*sides):
     return part("_splits").LayerShape(*sides)
 
 
-def test_the_operations_of_a_layer_are_24_t_d_squared_and_4_t_length_d():
-    tokens, width = 64, 128
-    assert shape(4, 16, 128, 2).flops == 24 * tokens * width**2 + 4 * tokens * 16 * width
-
-
-def test_a_split_is_possible_where_it_divides_the_layer():
+def test_a_split_is_possible_where_it_divides_the_layer_of_24_t_d_squared_and_4_t_length_d_operations():
     possible = part("_splits").possible_splits
     assert possible(shape(4, 16, 128, 2), 2) == ("unsplit", "data", "tensor", "sequence", "pipeline")
     assert possible(shape(1, 16, 128, 2), 2) == ("unsplit", "tensor", "sequence", "pipeline")
     assert possible(shape(1, 15, 192, 3), 2) == ("unsplit", "pipeline")
     assert possible(shape(4, 16, 128, 2), 4) == ("unsplit", "data", "sequence")
+    assert shape(4, 16, 128, 2).flops == 24 * 64 * 128**2 + 4 * 64 * 16 * 128
 
 
 @pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
@@ -267,7 +263,6 @@ MOST_REBUILD_S = 10.0  # seconds to rebuild a communicator
 
 
 def planned(facts, tier, device="cuda:0"):
-    """Return name, ranks and devices of the jobs that can run."""
     jobs = planning.make(facts, Settings(("patterns",), (device,), tier)).jobs
     able = [job for job in jobs if job.case.name in APPLICATIONS and not planning.missing_devices(job)]
     return {(job.case.name, job.case.ranks, len(job.devices)) for job in able}
@@ -285,9 +280,6 @@ def test_with_two_gpus_each_has_a_rank_and_deaths_have_a_third_rank():
         ("weights", 4, 1),
     }
     assert {name for name, _, _ in planned(TWO, "quick")} == {"gradients", "layer", "stages"}
-
-
-def test_one_gpu_has_the_patterns_that_run_in_several_processes_on_it():
     assert planned(ONE, "quick") == set()
     assert {name for name, _, _ in planned(ONE, "full")} == {"death", "snapshot", "stages", "weights"}
 

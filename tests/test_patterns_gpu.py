@@ -38,7 +38,6 @@ def gpu(facts):
 
 
 def bench_of(facts, gpu, **params):
-    """Return a bench of the first one or two GPUs for a case with these parameters."""
     gpus = [device for device in facts.devices if device.backend == "cupy"]
     case = Case("patterns", "case", tuple(params.items()))
     return Bench(gpu, case, Target(facts, gpu.device), SUITE.package, 1, devices=tuple(gpus[:2]))
@@ -65,8 +64,6 @@ def ways_of(facts):
 
 
 class UnwaitingStream:
-    """A stream that waits for no event."""
-
     def __init__(self, stream):
         self._stream = stream
 

@@ -158,7 +158,7 @@ def test_a_derived_series_that_counts_sectors_has_a_share_of_the_memory_peak():
 
 
 def test_no_series_of_a_recorded_run_between_two_gpus_is_above_its_peak():
-    run = store.read_run(RECORDINGS / "h200x2-p2p.jsonl.gz")
+    run = store.read_run(RECORDINGS / "whole/h200x2.jsonl.gz")
     summary = Summary(run)
     assert [row.result.case.id for row in summary.rows() if row.impossible] == []
     above = [

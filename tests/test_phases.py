@@ -69,7 +69,6 @@ def test_a_cumulative_counter_is_judged_by_its_rate():
 
 
 def phase(*spans):
-    """Return a marked phase with these spans of begin and end in seconds."""
     times = Series("time", "s", tuple(end - begin for begin, end in spans), at=tuple(begin for begin, _ in spans))
     case = Case("profile", "phase", (("name", "step"),))
     return make.result(times, of=case, window=(spans[0][0], spans[-1][1]))
@@ -108,11 +107,12 @@ def test_the_energy_of_a_phase_is_the_rise_of_the_counter_or_says_that_it_is_mea
     ((table),) = phase_tables(Summary(counted(phase(*((6 + n, 6.15 + n) for n in range(4))))))
     assert any(cell.startswith("~180") for cell in table.rows[0])
     assert "mean power × time" in table.note
-
-
-@pytest.mark.parametrize("span", [(6.0, 6.15), (8.0, 30.0)], ids=["too few readings", "beyond what was sampled"])
-def test_the_energy_of_too_few_readings_is_not_given(span):
-    assert figures(phase(span)).energy is None
+    for too_few_or_beyond in ((6.0, 6.15), (8.0, 30.0)):
+        assert figures(phase(too_few_or_beyond)).energy is None
+    sampled = CounterTable.of_run(counted(phase((0.0, 1.0))))
+    window = Window(sampled, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
+    assert window.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2), "without the rise between them"
+    assert Window(sampled, "cuda:0", [(1.0, 9.0)]).rate(Measure.ENERGY).value == pytest.approx((400 + 1200) / 8)
 
 
 def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
@@ -124,7 +124,6 @@ def test_peaks_shares_and_throttle_reasons_are_of_the_phase_alone():
 
 
 def of_phase(counter, at, values, *spans):
-    """Return the figures of a phase with these spans, from these readings of one counter."""
     readings = Samples("nvml", "cuda:0", tuple(at), ((counter.name, tuple(values)),))
     run = make.run(phase(*spans), sampled=[readings], counters=(counter,))
     return phases.figures(run.results[0], CounterTable.of_run(run), "cuda:0")
@@ -177,6 +176,9 @@ def test_the_phases_of_the_recording_are_found_again(recorded):
     tracks = CounterTable.of_run(recorded).tracks
     assert detection.changes(tracks, *program.window) == pytest.approx([part.window[0] for part in parts[1:]])
     assert len(parts) == 3
+    for kind in ("html", "md"):
+        text = rendering.report(kind).render(recorded)
+        assert ("Phases" in text, "Best figures" in text) == (True, False), "no phase is called the best"
 
 
 def test_training_is_the_phase_of_the_recording_that_works(recorded):
@@ -205,17 +207,3 @@ def test_samples_from_before_the_death_of_a_gpu_are_kept(recorded):
     (table,) = phase_tables(Summary(replace(recorded, samples=tuple(cut))))
     place = table.heads.index("busy")
     assert [row[place] for row in table.rows][1:] == ["2 %", "97 %", "–"]
-
-
-@pytest.mark.parametrize("kind", ["html", "md"])
-def test_a_report_says_what_the_program_did_and_calls_no_phase_the_best(recorded, kind):
-    text = rendering.report(kind).render(recorded)
-    assert "Phases" in text
-    assert "Best figures" not in text
-
-
-def test_a_rate_over_several_spans_excludes_the_rise_between_them():
-    table = CounterTable.of_run(counted(phase((0.0, 1.0))))
-    window = Window(table, "cuda:0", [(1.0, 2.0), (8.0, 9.0)])
-    assert window.rate(Measure.ENERGY).value == pytest.approx((100 + 300) / 2)
-    assert Window(table, "cuda:0", [(1.0, 9.0)]).rate(Measure.ENERGY).value == pytest.approx((400 + 1200) / 8)

@@ -60,6 +60,9 @@ def test_standard_streams_and_the_exit_status_are_those_of_the_program(out):
     assert (done.returncode, done.stdout, done.stderr) == (7, "HELLO\n", "err\n")
     (program,) = store.read_run(out).results
     assert (program.status, program.reason) == ("failed", "the program ended: exit status 7")
+    assert called(out.with_name("b.jsonl"), "true").returncode == 0
+    (program,) = store.read_run(out.with_name("b.jsonl")).results
+    assert program.series[0].values[0] > 0, "a program that ends at once has a duration"
 
 
 def test_the_summary_goes_to_standard_error(out, capfd):
@@ -181,14 +184,6 @@ def test_a_program_that_ctrl_c_ends_gives_status_130_and_the_file_is_kept(out):
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_at_once_has_a_duration(out):
-    assert profile(out, "true").returncode == 0
-    (program,) = store.read_run(out).results
-    assert program.status == "ok"
-    assert 0 < program.series[0].values[0] < 5
-
-
-@pytest.mark.slow
 def test_processes_that_a_program_leaves_behind_are_not_waited_for(out):
     start = time.monotonic()
     done = profile(out, "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
@@ -275,13 +270,7 @@ found = nvtx.RangeStart("across", 0); time.sleep(0.1); nvtx.RangeEnd(found)
     assert marked[-1].labels == ()
 
 
-def test_marks_without_gpubench_do_nothing(monkeypatch):
-    monkeypatch.delenv("GPUBENCH_MARKS", raising=False)
-    with phase("anything"):
-        pass
-
-
-def test_marks_are_paired_by_key_and_invalid_lines_are_ignored():
+def test_marks_are_paired_by_key_invalid_lines_are_ignored_and_without_gpubench_marks_do_nothing(monkeypatch):
     begins, ends = ["B 1.0 7.1 outer", "B 2.0 7.1 inner"], ["E 3.0 7.1", "E 4.0 7.1", "E 5 9.9"]
     lines = [*begins, "rubbish", "E x y", "B 2.5 8.8 other", *ends]
     assert spans(lines, end=6.0) == [
@@ -289,6 +278,9 @@ def test_marks_are_paired_by_key_and_invalid_lines_are_ignored():
         Span("inner", 2.0, 3.0),
         Span("other", 2.5, 6.0, ended=False),
     ]
+    monkeypatch.delenv("GPUBENCH_MARKS", raising=False)
+    with phase("anything"):
+        pass
 
 
 # ---- The command that puts a case under a vendor's profiler.
@@ -308,6 +300,12 @@ def test_the_command_runs_the_one_case_alone(tmp_path, tool, first):
     command = shlex.split(done.stdout)
     assert command[0] == first
     assert command[command.index("--filter") + 1] == CASE
+    if tool == "ncu":
+        assert command[command.index("--nvtx-include") + 1] == r"bandwidth\/triad\[size=16MiB\,dtype=float32\]/"
+        assert command[command.index("--kernel-name") + 1] == "regex:^(?!gate$)"
+    several = run("--print-profiler-command", tool, cwd=tmp_path)
+    assert (several.returncode, several.stdout) == (2, "")
+    assert "choose one by --filter" in several.stderr
     assert list(tmp_path.iterdir()) == []  # nothing was measured
 
 
@@ -319,19 +317,6 @@ def test_the_printed_command_without_its_profiler_measures_that_case(tmp_path):
     assert done.returncode == 0
     assert CASE.removeprefix("bandwidth/") in done.stdout
     assert "1 case in " in done.stdout
-
-
-def test_ncu_takes_the_kernels_of_the_cases_range_and_not_the_gate(tmp_path):
-    command = shlex.split(run("--filter", CASE, "--print-profiler-command", "ncu", cwd=tmp_path).stdout)
-    assert command[command.index("--nvtx-include") + 1] == r"bandwidth\/triad\[size=16MiB\,dtype=float32\]/"
-    assert command[command.index("--kernel-name") + 1] == "regex:^(?!gate$)"
-
-
-@pytest.mark.slow
-def test_several_cases_are_refused_by_name(tmp_path):
-    done = run("--print-profiler-command", "ncu", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "choose one by --filter" in done.stderr
 
 
 def test_without_a_profiler_a_range_costs_less_than_a_hundredth_of_a_millisecond(monkeypatch):

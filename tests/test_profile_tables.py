@@ -30,7 +30,6 @@ def recorded():
 
 
 def printed(run, width, **options):
-    """Return the lines that `profile` prints on a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False, **options)
     console.print(*profile.profiled(run, console), sep="\n")
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
@@ -42,7 +41,6 @@ def spans(case, *times):
 
 
 def program(*results, end=10.0, memory=(), devices=("cuda:0",)):
-    """Return a profiled program from 0 s, its memory on the host read every quarter of a second."""
     at = tuple((np.arange(len(memory)) * 0.25).tolist())
     sampled = [Samples("program", "host", at, ((traced.MEMORY.name, tuple(memory)),))] if memory else []
     program = spans(Case("profile", "program"), (0.0, end))
@@ -111,13 +109,9 @@ def test_of_many_phases_the_longest_are_drawn_and_the_others_counted():
     assert [lane.name for lane in drawn.lanes] == [f"phase p{n}" for n in range(20 - MOST_LANES, 20)]
     assert drawn.left_out == 20 - MOST_LANES
     assert "8 shorter phases are not drawn; the table has them" in printed(run, 80)
-
-
-def test_a_run_of_suites_has_no_rows_of_phases():
-    assert phase_lanes(Summary(make.run(make.result())), 40) is None
-
-
-def test_charts_are_ascii_where_a_terminal_has_nothing_else():
+    names = [f"p{n}" for n in range(20 - MOST_LANES, 20)]
+    assert list(result_lanes(run.results)) == ["program", *names], "on the page too"
+    assert phase_lanes(Summary(make.run(make.result())), 40) is None, "a run of suites has no rows of phases"
     assert blocks.chart((0.0, 0.5, 1.0, None, -3.0, 9.0)) == "▁▅█ ▁█"
     assert blocks.chart((0.0, 1.0), ascii_only=True).isascii()
 
@@ -144,11 +138,6 @@ def test_the_page_draws_a_lane_for_each_phase_over_the_counters():
     )
     assert len(re.findall(r"profile/phase\[name=both\]: 2\.50 s</title>", drawing)) == 2, "a box each time it came"
     assert re.findall(r">(both|late)</text>", drawing) == ["both", "late"]
-
-
-def test_of_many_phases_the_page_draws_the_longest():
-    many = [phase(f"p{n}", (n * 0.1, n * 0.1 + 0.01 * (n + 1))) for n in range(20)]
-    assert list(result_lanes(program(*many).results)) == ["program", *(f"p{n}" for n in range(20 - MOST_LANES, 20))]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 140])

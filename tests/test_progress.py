@@ -1,7 +1,5 @@
 """Progress of a run: the time left, one line on a terminal, and a line for each suite without one."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re
@@ -45,6 +43,8 @@ def test_a_forecast_follows_the_plan_at_first_and_then_what_jobs_of_the_suite_to
     for of in jobs[:99]:
         forecast.add(of, planned_s)
     assert forecast.left_s() == pytest.approx(11 * planned_s)
+    lacking = Job(dataclasses.replace(make.case("pull", "ipc"), devices=2), (DEVICE,), 0)
+    assert Forecast(plan([lacking]), [lacking]).left_s() == 0.0, "with too few devices"
 
 
 def test_a_slow_suite_lengthens_the_forecast_of_the_suites_that_follow():
@@ -55,11 +55,6 @@ def test_a_slow_suite_lengthens_the_forecast_of_the_suites_that_follow():
         forecast.add(of, 5 * planned_s)
     assert forecast.left_s() == pytest.approx(20 * planned_s * 5 ** (2 / 3))
     assert 0.5 < forecast.left_s() / (20 * 5 * planned_s) < 1
-
-
-def test_jobs_with_too_few_devices_take_no_time():
-    lacking = Job(dataclasses.replace(make.case("pull", "ipc"), devices=2), (DEVICE,), 0)
-    assert Forecast(plan([lacking]), [lacking]).left_s() == 0.0
 
 
 @pytest.mark.parametrize("width", [30, 40, 80, 140])
@@ -88,7 +83,14 @@ def test_without_a_terminal_that_moves_its_cursor_each_suite_has_a_line(monkeypa
     assert lines == ["bandwidth: 2 ok in 4.00 s; about 1 s left", "gemm: 1 ok in 2.00 s"]
 
 
-def test_each_device_and_replicate_has_a_line(capsys):
+def test_a_failed_case_is_printed_at_once_and_each_device_and_replicate_has_a_line(capsys):
+    with _machine.run_display() as watch:
+        for event in events([job()], status="failed"):
+            watch(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "failed: bandwidth/triad[size=0]: the answer is wrong",
+        "bandwidth: 1 failed in 2.00 s",
+    ]
     second_device = make.device("cuda:1")
     with _machine.run_display() as watch:
         for event in events([job(), job(devices=(second_device,))]):
@@ -101,12 +103,3 @@ def test_each_device_and_replicate_has_a_line(capsys):
                 watch(event)
     suites = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert suites == ["replicate 1", "replicate 2"] * 2
-
-
-def test_a_failed_case_is_printed_at_once_in_one_line(capsys):
-    with _machine.run_display() as watch:
-        for event in events([job()], status="failed"):
-            watch(event)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "failed: bandwidth/triad[size=0]: the answer is wrong"
-    assert second == "bandwidth: 1 failed in 2.00 s"

@@ -1,7 +1,5 @@
 """The publications of a judgement for a CI: complete, within size limits, and inert for any name of a case."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -40,15 +38,8 @@ def many(count):
 
 
 def render(form, judgement, limit=0):
-    """Return the publication of a judgement with clean texts, as `gpubench gate` and `gpubench ab` publish it."""
     clean = tidy(judgement)
     return plugins.load("publications", form).render(clean, answer(clean, exit_status(clean), "gpubench gate"), limit)
-
-
-def test_every_publication_names_its_readers():
-    forms = plugins.names("publications")
-    assert forms == ("annotations", "json", "junit", "markdown")
-    assert all(plugins.load("publications", form).summary for form in forms)
 
 
 def test_junit_has_a_test_for_each_case_and_an_error_for_a_pattern_without_one():
@@ -105,7 +96,6 @@ def is_inert_annotation(written):
 
 
 def is_inert_comment(written):
-    """Assert that the comment has no tags but those of Markdown and of folding."""
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written)
     assert set(re.findall(r"<([a-z0-9]+)", html)) <= {*TAGS_OF_MARKDOWN, "details", "summary"}
     is_inert_markdown(re.sub("</?(details|summary)>|<!-- gpubench gate -->", "", written))
@@ -148,11 +138,8 @@ def test_there_are_at_most_ten_annotations_of_a_kind_and_the_last_counts_the_oth
     assert len(lines) == 10
     assert all(line.startswith("::error title=gpubench gate::") for line in lines)
     assert lines[-1].endswith("and 16 more; in all 25 slower")
-
-
-def test_cases_that_could_not_be_judged_are_warnings():
     lines = render("annotations", judgement(unsure=1.0195, slow=1.1)).splitlines()
-    assert [line.partition(" ")[0] for line in lines] == ["::error", "::warning"]
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::warning"], "could not be judged"
     assert "+2.0 %25 (" in lines[1]
 
 

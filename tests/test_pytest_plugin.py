@@ -28,7 +28,6 @@ HEAVY = ("gpubench.model", "gpubench.testing.session", "numpy", "pandas", "pydan
 
 
 def pytest_in(folder, *arguments):
-    """Run pytest in another folder, as a user calls it."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
@@ -38,8 +37,6 @@ def pytest_in(folder, *arguments):
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a function that writes test files by name into a new project and runs pytest there."""
-
     def run(*arguments, **sources):
         for name, source in sources.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
@@ -79,6 +76,9 @@ TWO = """
     def test_unnamed(gpubench):
         gpubench(lambda: None)
         gpubench(lambda: None)
+
+    def test_absurd(gpubench):
+        gpubench(lambda: None, moved=1e12, check=lambda: None)
 """
 SMOKE = ("--gpubench-tier", "smoke", "--gpubench-device", "host")
 
@@ -86,17 +86,20 @@ SMOKE = ("--gpubench-tier", "smoke", "--gpubench-device", "host")
 # ---- in a project
 
 
-def test_a_project_that_does_not_use_it_imports_nothing_for_it(project):
+def test_a_project_that_does_not_use_it_imports_nothing_for_it_and_tests_that_measure_can_be_left_out(project):
     source = f"""
         import sys
 
         def test_nothing():
             assert [name for name in {HEAVY} if name in sys.modules] == []
             assert {{name for name in sys.modules if name.startswith("gpubench")}} == {{"gpubench", "gpubench.testing"}}
+
+        def test_timed(gpubench): raise AssertionError
     """
-    done = project(test_it=source)
+    done = project("-m", "not gpubench", "--strict-markers", test_it=source)
     assert done.returncode == 0, done.stdout
-    assert "gpubench" not in done.stdout
+    assert "1 passed, 1 deselected" in done.stdout
+    assert "gpubench:" not in done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -120,23 +123,13 @@ def test_a_test_times_a_call_and_prints_its_figure(measured):
     assert re.search("^ +median +95 % interval +case$", done.stdout, re.MULTILINE)
 
 
-def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(project):
-    source = """
-        def test_bare(gpubench):
-            gpubench(lambda: sum(range(1000)))
-
-        def test_checked(gpubench):
-            gpubench(lambda: sum(range(1000)), check=lambda: None)
-
-        def test_absurd(gpubench):
-            gpubench(lambda: None, moved=1e12, check=lambda: None)
-    """
-    done = project(*SMOKE, test_it=source)
-    rows = {line.split("test_it/")[1] for line in done.stdout.splitlines() if " test_it/" in line}
-    assert any(row.startswith("test_bare (") and "unchecked" in row for row in rows)
-    assert not any("unchecked" in row for row in rows if not row.startswith("test_bare"))
+def test_a_timing_without_a_check_is_called_unchecked_and_one_that_no_device_can_reach_fails(measured):
+    done, _, _ = measured
+    rows = [line for line in done.stdout.splitlines() if re.search(r"[sz] .*  test_(it|two)/", line)]
+    assert all(("unchecked" in row) == ("test_two/" in row) for row in rows), rows
+    assert len(rows) >= 6
     assert "compute units can do at best" in done.stdout
-    assert "1 failed, 2 passed" in done.stdout
+    assert "FAILED test_two.py::test_absurd" in done.stdout
 
 
 def test_the_run_file_of_the_tests_is_an_ordinary_run_file(measured):
@@ -173,7 +166,7 @@ def test_a_wrong_answer_fails_the_test_from_the_check_on_and_is_in_the_file(meas
 def test_two_timings_in_one_test_need_names(measured):
     done, run, _ = measured
     names = [result.case.name for result in run.results if result.case.suite == "test_two"]
-    assert names == ["test_named.first", "test_named.second", "test_unnamed"]
+    assert names == ["test_named.first", "test_named.second", "test_unnamed", "test_absurd"]
     assert "test_unnamed times several calls: give each its own name=…" in done.stdout
 
 
@@ -199,14 +192,6 @@ def test_replicates_run_the_same_tests_in_separate_processes(project):
     assert [(result.case.id, result.replicate) for result in results] == [("test_it/test_noted", n) for n in range(2)]
     # the counters of the other process are not in this file
     assert [result.window == (0.0, 0.0) for result in results] == [False, True]
-
-
-def test_tests_that_measure_are_marked_and_can_be_left_out(project):
-    source = """
-        def test_plain(): pass
-        def test_timed(gpubench): raise AssertionError
-    """
-    assert "1 passed, 1 deselected" in project("-m", "not gpubench", "--strict-markers", test_it=source).stdout
 
 
 @pytest.mark.slow
@@ -280,14 +265,12 @@ def test_a_test_that_becomes_slower_fails_and_one_that_does_not_passes(project):
 
 @pytest.fixture
 def clockwork(monkeypatch):
-    """Return a session on the clockwork device."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     monkeypatch.setattr(inventory, "facts", lambda: facts)
     return MeasuringSession(Options("", "quick", None, 1, (), ()), None, ["tests/test_it.py::test_it"])
 
 
 def spending(device, seconds, moved=1e9):
-    """Return a task whose call takes `seconds`."""
     return Task.of(Stage(lambda: device.spend(seconds), Work(moved=moved), "moved"), check=dict)
 
 
@@ -430,7 +413,6 @@ class Reporter:
 
 
 def progress(isatty, verbose=0):
-    """Return the progress of the plugin on a terminal or not, and the lines that it prints."""
     reporter = Reporter(isatty)
     plugins_by_name = {"terminalreporter": reporter}
     config = SimpleNamespace(
@@ -481,7 +463,6 @@ def test_tests_that_are_missing_in_the_baseline_are_named_before_they_are_measur
 
 
 def run_of(*seconds, case=None, **fields):
-    """Return a run of one case, a replicate for each of these times."""
     results = [
         Result(
             case or make.case(),

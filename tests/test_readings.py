@@ -1,7 +1,5 @@
 """Run files read as evidence: the same whether one process reads them or several."""
 
-from __future__ import annotations
-
 import _files as files
 import _make as make
 import pytest

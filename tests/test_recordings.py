@@ -81,7 +81,7 @@ def test_every_case_has_counters_of_its_own_devices(run):
 def test_every_report_renders_the_recording_with_its_figures(run, name):
     written = rendering.report(name).render(run)
     data = written.encode() if isinstance(written, str) else written
-    assert b"NVIDIA H200" in data or name in ("csv", "parquet", "bencher")
+    assert b"NVIDIA H200" in data or name in ("csv", "parquet")
     assert b"square" in data or name in ("parquet", "github_smaller"), "compressed columns, and times alone"
     assert len(data) < 1_500_000
 

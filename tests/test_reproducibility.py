@@ -92,7 +92,7 @@ def written(run, **options):
     """Return the lines that the terminal shows for the cases of a run."""
     console = _print.out()
     with console.capture() as capture:
-        console.print(*_summary.cases(run, **options), sep="\n")
+        console.print(*_summary.cases(Summary(run), **options), sep="\n")
     lines = [re.sub(r"  +", "  ", line).strip() for line in capture.get().splitlines()]
     return [line for line in lines if line]
 

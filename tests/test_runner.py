@@ -39,20 +39,18 @@ CHILDREN = os.pathsep.join((PLUGIN, str(Path(__file__).parent)))  # the clockwor
 
 
 class ListSink:
-    """A sink that keeps results and samples in lists."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.results: list[Result] = []
         self.chunks: list[Samples] = []
         self.remarks: list[Remark] = []
 
-    def result(self, result: Result) -> None:
+    def result(self, result):
         self.results.append(result)
 
-    def samples(self, samples: Samples) -> None:
+    def samples(self, samples):
         self.chunks.append(samples)
 
-    def remark(self, remark: Remark) -> None:
+    def remark(self, remark):
         self.remarks.append(remark)
 
 
@@ -63,11 +61,11 @@ def faults(monkeypatch):
     monkeypatch.syspath_prepend(PLUGIN)
 
 
-def host_facts() -> Facts:
+def host_facts():
     return Facts(tuple(plugins.load("backends", "host").devices()))
 
 
-def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> ListSink:
+def run(*names, deadline_s=30.0, replicates=1):
     """Run cases of the suite `faults` in the given order and return the sink of results."""
     settings = Settings(("faults",), ("host",), "smoke", replicates=replicates)
     plan = planning.make(host_facts(), settings)
@@ -75,19 +73,18 @@ def run(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> ListSink:
     return executed(plan, jobs, plan.facts.devices, deadline_s)
 
 
-def executed(plan, jobs, sampled=(), deadline_s=30.0, notify=lambda event: None) -> ListSink:
-    """Run jobs of a plan while the devices `sampled` are sampled, and return the sink of results."""
+def executed(plan, jobs, sampled=(), deadline_s=30.0, notify=lambda event: None):
     shelf = ListSink()
     with Runner(plan, SamplingProcess(sampled, 0.0), shelf, deadline_s) as runner:
         runner.run(jobs, 0.0, notify)
     return shelf
 
 
-def outcomes(shelf: ListSink) -> list[tuple[str, str, str]]:
+def outcomes(shelf):
     return [(result.case.name, result.status, result.cause) for result in shelf.results]
 
 
-def shared_run(*names: str) -> ListSink:
+def shared_run(*names):
     """Return a run whose results several tests share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", CHILDREN)
@@ -96,14 +93,13 @@ def shared_run(*names: str) -> ListSink:
 
 
 @pytest.fixture(scope="module")
-def failing() -> ListSink:
+def failing():
     """Return the results of cases that go wrong and of two sound cases after them."""
     return shared_run("crash", "leave", "bug", "wrong", "nan", "unable", "backwards", "noisy", "good")
 
 
 @pytest.fixture(scope="module")
-def ranked() -> dict[str, Result]:
-    """Return the results of cases of two ranks by their names."""
+def ranked():
     names = ("lost", "pair", "watched", "mourned", "declined", "uneven")
     return {result.case.name: result for result in shared_run(*names).results}
 
@@ -120,6 +116,7 @@ def test_every_outcome_has_a_cause_and_the_next_case_runs(failing):
         ("noisy", "ok", ""),
         ("good", "ok", ""),
     ]
+    assert "host.cpu.busy" in {name for chunk in failing.chunks for name, _ in chunk.columns}, "relayed meanwhile"
 
 
 def test_a_device_that_does_not_open_once_fails_a_case_and_three_times_in_a_row_ends_its_cases(faults):
@@ -163,7 +160,7 @@ def test_a_hang_ends_at_its_deadline_with_all_that_it_started(faults):
     assert "sleep 300.123" not in processes()
 
 
-def processes() -> str:
+def processes():
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
@@ -233,11 +230,6 @@ def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     assert len({*zip(libraries[:4], processes[:4], strict=True)}) == len(set(processes[:4])) == 2
 
 
-def test_samples_of_the_host_are_relayed_while_cases_run(failing):
-    names = {name for chunk in failing.chunks for name, _ in chunk.columns}
-    assert "host.cpu.busy" in names
-
-
 @pytest.mark.slow
 def test_a_sampler_that_hangs_or_dies_is_reported_and_delays_no_case():
     hung = SamplingProcess(host_facts().devices, 0.0)
@@ -292,7 +284,7 @@ def test_workers_and_their_keepers_end_when_the_runner_is_killed(faults, tmp_pat
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def run_on_clockwork(*names: str, deadline_s: float = 30.0, replicates: int = 1) -> tuple[planning.Plan, ListSink]:
+def run_on_clockwork(*names, deadline_s=30.0, replicates=1):
     """Run cases of the suite `faults` on the device with arithmetic time, in real workers."""
     facts = Facts(tuple(plugins.load("backends", "clockwork").devices()))
     settings = Settings(("faults",), ("clockwork",), "quick", filters=names, replicates=replicates)

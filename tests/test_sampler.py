@@ -1,7 +1,5 @@
 """The real sampling process with a faulty collector: the values that are kept and the messages."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -68,14 +66,6 @@ def test_a_slow_call_has_its_own_period_and_never_delays_the_fast_ones(sick):
 
 
 @pytest.mark.slow
-def test_the_time_of_a_row_is_the_middle_of_its_reading(sick):
-    _, chunks, _ = sick("slow", 1.5)
-    (first, *_), _ = track(chunks, "sick.slow")
-    (begun, *_), _ = track(chunks, "sick.fast")
-    assert first - begun == pytest.approx(0.125, abs=0.08)
-
-
-@pytest.mark.slow
 def test_chunks_say_how_long_reading_took_and_how_late_it_was(sick):
     _, chunks, _ = sick("slow", 2.0)
     slow = [chunk for chunk in chunks if chunk.columns[0][0] == "sick.slow"]
@@ -84,6 +74,8 @@ def test_chunks_say_how_long_reading_took_and_how_late_it_was(sick):
     assert busy_s / rows == pytest.approx(0.25, rel=0.2)
     assert sum(chunk.busy_s for chunk in fast) < 0.2 * busy_s
     assert all(chunk.late_s >= 0 for chunk in chunks)
+    (first, *_), (begun, *_) = (track(chunks, name)[0] for name in ("sick.slow", "sick.fast"))
+    assert first - begun == pytest.approx(0.125, abs=0.08), "the time of a row is the middle of its reading"
 
 
 @pytest.mark.slow
@@ -111,14 +103,10 @@ def test_a_lost_device_is_reported_once_and_its_values_are_missing(sick):
 
 
 @pytest.mark.slow
-def test_counters_without_values_for_some_time_are_reported_as_missing(sick):
+def test_counters_without_values_for_some_time_are_reported_as_missing_and_single_empty_readings_are_not(sick):
     _, chunks, (remark,) = sick("silent", 2.0)
     assert remark.words == "missing from here on: no counter answers any more"
     assert track(chunks, "sick.fast")[1][19:21] == [20.0, None]
-
-
-@pytest.mark.slow
-def test_a_single_empty_reading_is_not_reported(sick):
     _, chunks, remarks = sick("hiccup", 1.6)
     values = track(chunks, "sick.fast")[1]
     assert remarks == []

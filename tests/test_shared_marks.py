@@ -1,7 +1,5 @@
 """Nothing that leaves a machine identifies it: no kind of mark survives any exit, whichever text contains it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html
@@ -21,7 +19,7 @@ from gpubench import plugins
 from gpubench.base.walk import with_texts
 from gpubench.cli import _sharing as sharing
 from gpubench.cli import doctor
-from gpubench.model import DataFile, NamedLink, Remark, Run, Settings, SuiteInfo, UnavailablePart, View, store
+from gpubench.model import DataFile, NamedLink, Remark, Settings, SuiteInfo, UnavailablePart, View, store
 from gpubench.model.fleet import Fleet, FleetNode, Remeasured, encode_fleet
 from gpubench.tools import health
 from gpubench.tools.monitor import live
@@ -46,7 +44,7 @@ def facts(host, texts=TEXTS):
     )
 
 
-def marked_run(host=HOST, texts=TEXTS) -> Run:
+def marked_run(host=HOST, texts=TEXTS):
     """Return a run with each of these texts in every field that its code does not choose."""
     numbered = tuple(enumerate(texts))
     results = [
@@ -165,8 +163,6 @@ def output(*arguments):
 
 
 def file(*arguments, form):
-    """Return the exit of a command that writes a file or folder `out.FORM`."""
-
     def write(call):
         call(*arguments, "-o", f"out.{form}")
         return written(f"out.{form}")
@@ -222,12 +218,8 @@ EXITS = {
 
 
 def test_the_runs_contain_every_mark_before_sharing(runs):
-    """Otherwise a missing mark in an output would prove nothing."""
+    """Otherwise a missing mark in an output would prove nothing. Words of the source are allowed: no mark is one."""
     assert left((runs / "a.jsonl").read_text()) == KINDS
-
-
-def test_no_example_in_the_source_allows_a_mark():
-    """Words of the source are allowed, so an example in a docstring must name no machine."""
     assert vocabulary().isdisjoint({*(secret.lower() for secret in KINDS), "gpu17", "node-17", "zebra", "joe"})
 
 
@@ -264,19 +256,16 @@ def test_sharing_a_text_of_several_marks_twice_changes_nothing_more():
     assert shared(once, b"another salt") == once
 
 
-def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if_asked(call):
+def test_a_gate_shows_names_on_the_users_own_terminal_and_publishes_them_only_if_asked(call, monkeypatch):
     arguments = ("gate", "b.jsonl", "--baseline", "a.jsonl", "--markdown", "m.md")
     assert HOST in call(*arguments)
     assert HOST not in Path("m.md").read_text()
     call(*arguments, "--no-redact")
     assert HOST in Path("m.md").read_text()
-
-
-def test_progress_and_messages_are_anonymised_in_a_ci(call, monkeypatch):
     result = make.result(status="failed", reason=EVERY_MARK)
     assert sharing.for_terminal(result) is result
     monkeypatch.setenv("CI", "true")
-    assert set(left(sharing.for_terminal(result).reason)) == set()
+    assert set(left(sharing.for_terminal(result).reason)) == set(), "progress and messages are anonymised in a CI"
     assert sharing.for_terminal("run files: /home/zoe/x") == "run files: (left out)"
 
 

@@ -27,17 +27,10 @@ def test_two_mappings_share_their_memory(host, kind):
     assert owned.array[17] == 99
     opened.close()
     handle.close()
-    owned.close()
-
-
-def test_closing_a_handle_closes_its_descriptor_and_keeps_the_memory(host):
-    memory = host.shared_memory("memfd")
-    owned = memory.allocate(4096)
-    handle = memory.export(owned)
-    handle.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(handle.descriptors[0])
-    owned.array[0] = 1
+    if kind == "memfd":
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(handle.descriptors[0])
+    owned.array[0] = 1  # closing a handle keeps the memory
     owned.close()
 
 
@@ -55,9 +48,6 @@ def test_a_named_file_is_removed_with_its_owner(host):
 def test_a_kind_of_memory_that_the_host_does_not_support_is_skipped_with_its_name(host, kind):
     with pytest.raises(Skip, match=kind):
         host.shared_memory(kind)
-
-
-def test_the_host_has_no_events_between_processes_and_no_second_queue(host):
     with pytest.raises(Skip, match="events"):
         host.shared_event()
     with pytest.raises(Skip, match="concurrent queues"):

@@ -125,13 +125,10 @@ def test_pseudonyms_stand_for_devices_and_paths_alone():
     run = shared(make.run(*(make.result(of=case) for case in cases)), SALT)
     assert len({result.key for result in run.results}) == 2
     assert "acme" not in repr(run)
-
-
-def test_a_suite_in_a_file_is_reduced_to_its_name():
     settings = Settings(("gemm", "/data/acme/secret/my_suite.py", "/data/acme/zebra.py"), ("cuda:0",))
     suites = (SuiteInfo("gemm", ""), SuiteInfo("my_suite", ""))
     run = shared(make.run(settings=settings, suites=suites), SALT)
-    assert run.manifest.settings.suites[:2] == ("gemm", "my_suite.py")
+    assert run.manifest.settings.suites[:2] == ("gemm", "my_suite.py"), "a suite in a file is reduced to its name"
     assert not re.search("acme|zebra", repr(run))
 
 
@@ -152,7 +149,7 @@ def test_every_file_of_gpubench_is_kept_in_a_traceback(room):
     ]
 
 
-def test_sharing_changes_no_number():
+def test_sharing_changes_no_number(tmp_path):
     before, after = text_run(TRACEBACK), shared(text_run(TRACEBACK), SALT)
     assert [result.series for result in after.results] == [result.series for result in before.results]
     assert after.samples == before.samples
@@ -162,6 +159,9 @@ def test_sharing_changes_no_number():
     assert facts.versions == before.manifest.facts.versions
     assert facts.host[1:] == before.manifest.facts.host[1:]
     assert after.manifest.argv == ("gpubench", "run")
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(store.encode_run(dataclasses.replace(after, warnings=()), packed=True))
+    assert store.read_run(path) == dataclasses.replace(after, warnings=()), "it can be written and read"
 
 
 def test_the_names_of_profiled_kernels_are_shared_like_the_ids_of_their_cases():
@@ -223,13 +223,6 @@ def test_only_the_settings_of_a_device_that_gpubench_knows_are_kept():
     assert len(details) == len(names)
 
 
-def test_a_shared_run_can_be_written_and_read(tmp_path):
-    run = shared(dataclasses.replace(text_run(TRACEBACK), warnings=()), SALT)
-    path = tmp_path / "run.jsonl.gz"
-    path.write_bytes(store.encode_run(run, packed=True))
-    assert store.read_run(path) == run
-
-
 def test_every_field_with_a_rule_exists():
     modules = (model, fleet_model, trend, comparison, judge, fleet, judging, sharing)
     rules = dict(sharing._Sharing((), SALT, (), ())._rules())
@@ -245,7 +238,7 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "config" / "gpubench"
 
 
-def test_a_salt_is_made_once_is_readable_by_the_user_alone_and_never_the_same(config):
+def test_a_salt_is_made_once_is_readable_by_the_user_alone_and_never_the_same(config, tmp_path, monkeypatch):
     salt = health.salt()
     assert health.salt() == salt
     assert len(salt) == 32
@@ -254,6 +247,10 @@ def test_a_salt_is_made_once_is_readable_by_the_user_alone_and_never_the_same(co
     first = health.salt()
     (config / "salt").unlink()
     assert health.salt() != first
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    with pytest.raises(FileError, match="set XDG_CONFIG_HOME"):
+        health.salt()
 
 
 @pytest.mark.parametrize("damaged", ["", "not hexadecimal", "abcd", "é" * 64])
@@ -263,13 +260,6 @@ def test_a_damaged_salt_is_refused_and_never_replaced(config, damaged):
     with pytest.raises(FileError, match="remove it"):
         health.salt()
     assert (config / "salt").read_text() == damaged
-
-
-def test_a_salt_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    with pytest.raises(FileError, match="set XDG_CONFIG_HOME"):
-        health.salt()
 
 
 def test_the_recordings_are_anonymised():

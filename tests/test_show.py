@@ -13,10 +13,12 @@ import pytest
 from _command import gpubench
 from _files import write
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from gpubench.analysis.frame import listing
 from gpubench.analysis.summary import Summary
-from gpubench.cli import _summary
+from gpubench.cli import _print, _summary
 from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -34,6 +36,25 @@ def lines(parts, width):
     with console.capture() as capture:
         console.print(*parts, sep="\n")
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", [9, 30, 1000])
+@pytest.mark.parametrize("title", ["", "title"])
+def test_a_table_prints_as_rich_prints_it(width, title):
+    rows = [["a", "1.5", Text("two\nlines", "dim")], [Text("漢字\n", "yellow") + Text("dim", "dim"), "", "last"]]
+    printed = _print.table(["name", "median\nof all", "end"], rows, title, right=["median\nof all"])
+    console = Console(width=width, highlight=False)
+    by_rich = "".join(segment.text for segment in Table.__rich_console__(printed, console, console.options))
+    assert lines([printed], width) == [line.rstrip() for line in by_rich.splitlines()]
+
+
+def test_a_run_of_many_warnings_shows_the_first_200():
+    text = lines(_summary.run_parts(replace(make.run(), warnings=tuple(map(str, range(300)))), "run.jsonl"), 80)
+    assert (text.count("- 199"), text.count("- 200"), text.count("- and 100 more warnings: see the run file")) == (
+        1,
+        0,
+        1,
+    )
 
 
 def show(*arguments):
@@ -65,7 +86,7 @@ def test_a_run_of_few_cases_lists_them(tmp_path):
 
 
 def test_the_heads_of_tables_are_explained_below_them(whole_run):
-    text = " ".join(lines(_summary.cases(whole_run, ["gemm/"]), 140))
+    text = " ".join(lines(_summary.cases(Summary(whole_run), ["gemm/"]), 140))
     assert "of peak: share of the named peak" in text
     assert "bound by: what limits it, by its counters" in text
     assert "median loss" not in text  # no table has it
@@ -104,9 +125,10 @@ def test_axes_that_all_cases_of_a_name_share_stand_in_the_heading():
 
 @pytest.mark.parametrize("width", [50, 80, 120])
 def test_the_sum_of_the_host_links_of_two_gpus_is_shown_at_every_width(width):
-    run = store.read_run(RECORDINGS / "whole/h200x2-applications.jsonl.gz")
+    run = store.read_run(RECORDINGS / "whole/h200x2.jsonl.gz")
     (suite,) = listing(Summary(run), ["host_link_all*"])
-    assert lines(_summary._suite_parts(suite, False, width), width).count("  sum 110.4 GB/s") == 2
+    shown = lines(_summary._suite_parts(suite, False, width), width)
+    assert [line for line in shown if line.startswith("  sum ")] == ["  sum 104.4 GB/s", "  sum 102.5 GB/s"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
@@ -136,7 +158,7 @@ def test_the_head_of_the_intervals_says_what_they_cover(replicates, head):
         make.result(make.timing(1e-3, 1.1e-3, moved=1e9), replicate=index, of=make.case("copy"))
         for index in range(replicates)
     ]
-    above, below = lines(_summary.cases(make.run(*results)), 100)[2:4]
+    above, below = lines(_summary.cases(Summary(make.run(*results))), 100)[2:4]
     assert (above.split("  ")[-1].strip(), below.split()[-1]) == head
 
 
@@ -179,7 +201,7 @@ def test_a_run_without_any_figure_is_shown_too(results, width):
 
 def test_long_and_right_to_left_names_are_shown_and_the_json_is_that_of_the_report():
     name = "א" * 100 + "x" * 100
-    text = lines(_summary.cases(make.run(make.result(of=replace(make.case(), params=(("axis", name),))))), 80)
+    text = lines(_summary.cases(Summary(make.run(make.result(of=replace(make.case(), params=(("axis", name),)))))), 80)
     assert "א" in "".join(text)
     assert len(json.loads(show(WHOLE, "--json"))["results"]) == 534
 

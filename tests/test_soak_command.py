@@ -1,7 +1,5 @@
 """`gpubench soak`: passes until the time is over, the ledger, exit statuses, and soaks that end early."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -104,6 +102,9 @@ def test_the_ledger_has_the_rates_over_the_passes():
     assert case.drift == pytest.approx(-0.2)
     assert case.row[2:] == ("3 ok", "3", "1000 GB/s", "500.0 GB/s", "800.0 GB/s", "-20.0%")
     assert "no wrong bit was found" in ledger.verdict
+    wrong = ledger_of(make.run(passed_result(0), failed(1), passed_result(2)))
+    assert (wrong.wrong, wrong.exit_status) == ((f"pass 2, {CASE.id}: 1 of 9 are wrong",), 3)
+    assert wrong.cases[0].row[2] == "2 ok, 1 failed"
 
 
 def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_fails():
@@ -114,13 +115,6 @@ def test_a_case_without_a_valid_result_is_named_and_a_soak_of_such_cases_alone_f
     assert ledger.exit_status == 0
     assert ledger_of(make.run(skipped)).exit_status == 3
     assert "0 samples compared: nothing could be compared" in ledger_of(make.run(skipped)).verdict
-
-
-def test_a_wrong_answer_names_its_pass_and_ends_with_3():
-    ledger = ledger_of(make.run(passed_result(0), failed(1), passed_result(2)))
-    assert ledger.wrong == (f"pass 2, {CASE.id}: 1 of 9 are wrong",)
-    assert ledger.exit_status == 3
-    assert ledger.cases[0].row[2] == "2 ok, 1 failed"
 
 
 def test_a_pass_whose_first_result_has_other_bits_is_found_also_between_gpus_of_one_model():
@@ -217,22 +211,9 @@ def test_an_injected_bit_is_found_within_one_pass_and_ends_with_3(tmp_path):
     assert "wrong bits: 1" in finding
     assert finding[:60] in done.stdout
     assert gpubench("show", out).returncode == 0
-
-
-@pytest.mark.slow
-def test_a_soak_lasts_for_the_given_time_and_can_be_resumed_for_longer(tmp_path):
-    out = tmp_path / "soak.jsonl"
-    arguments = ("soak", "--device", "host", "-o", out)
-    assert gpubench(*arguments, "--for", "0.5s").returncode == 0
-    first = {result.key for result in read_run(out).results}
-    assert {replicate for *_, replicate in first} == {0}, "the first pass is whole, and the time is then over"
-    assert len(first) == 3
-    done = gpubench(*arguments, "--for", "15s", "--resume")
+    done = gpubench("soak", "--for", "0.1s", "--device", "host", "--json", "-o", tmp_path / "again.jsonl")
     assert done.returncode == 0, done.stderr
-    later = read_run(out)
-    assert {result.key for result in later.results} > first
-    assert later.complete
-    assert "no wrong bit was found" in done.stdout
+    assert json.loads(done.stdout)
 
 
 def test_a_soak_needs_a_file_to_resume_and_refuses_bad_options(tmp_path):
@@ -278,10 +259,3 @@ def test_a_disk_that_fills_ends_the_soak_with_5_and_keeps_what_was_written(tmp_p
     assert "the records written before are kept" in done.stderr
     assert not read_run(out).complete
     assert out.stat().st_size <= 20000
-
-
-@pytest.mark.slow
-def test_json_is_one_document(tmp_path):
-    done = gpubench("soak", "--for", "0.1s", "--device", "host", "--json", "-o", tmp_path / "soak.jsonl")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)

@@ -1,7 +1,5 @@
 """Soaking a real GPU: the same bits in each process, one wrong bit found and named, the whole command once."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -25,7 +23,6 @@ COPIES, MEMORY, PRODUCT = suite_modules("soak", "_copies", "_memory", "_product"
 
 @pytest.fixture(scope="module")
 def bench_of_case():
-    """Yield a function that makes the bench of a case on the first device."""
     facts = inventory.facts()
     target = Target(facts, facts.devices[0], "smoke")
     device = plugins.load("backends", target.device.backend).open(target.device)

@@ -1,14 +1,10 @@
 """Start-up is a feature: what is imported before the first line is printed, and that every word is documented."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ print("MODULES", *{{name.partition(".")[0] for name in sys.modules}})
 """
 
 
-def modules_after(option: str) -> set[str]:
+def modules_after(option):
     """Return the top-level modules that are imported once `gpubench OPTION` has answered."""
     program = PROGRAM.format(option=option)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -47,10 +43,10 @@ def test_help_and_version_import_nothing_heavy():
     assert set() == modules_after("--version") & {"typer", "pydantic", "rich", *HEAVY}
 
 
-def fastest(*name: str, times: int = 10) -> float:
+def fastest(*name, times=10):
     """Return seconds of the fastest of several starts of Python: the one that was disturbed least."""
 
-    def once() -> float:
+    def once():
         started = time.perf_counter()
         subprocess.run([sys.executable, *name], stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - started
@@ -65,7 +61,7 @@ def test_the_command_starts_within_a_multiple_of_an_empty_python(option, limit):
     assert fastest("-c", command, option) <= limit * fastest("-c", "pass")
 
 
-def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
+def commands(command, path="gpubench"):
     """Yield every command under this one with the words that call it."""
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
@@ -73,8 +69,7 @@ def commands(command: Any, path: str = "gpubench") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def command_line() -> list[tuple[str, Any]]:
-    """Return every command of gpubench with its path."""
+def command_line():
     import typer
 
     from gpubench.cli import app
@@ -136,11 +131,9 @@ def test_a_part_that_is_missing_or_counted_twice_makes_the_ledger_invalid():
         with pytest.raises(Untrustworthy, match=r"all but -?10\.0% of the whole") as caught:
             LEDGER.task_of([answer(1.0, first=0.7, second=0.3), answer(1.0, **parts)], {})
         assert caught.value.cause == "ledger"
-
-
-def test_a_process_that_never_reported_ready_gives_no_result():
     with pytest.raises(Untrustworthy):
-        LEDGER.task_of([answer(math.nan, first=1.0)], {})
+        LEDGER.task_of([answer(math.nan, first=1.0)], {})  # it never reported ready
+    assert CHILD.parts_of([("first", 1.5), ("second", 1.75)], 1.0) == {"first": 0.5, "second": 0.25}
 
 
 def test_a_disturbed_start_is_repeated_a_few_times():
@@ -176,11 +169,6 @@ def test_a_process_sees_and_opens_the_number_of_gpus_that_is_asked(monkeypatch):
     assert (order.steps, order.pci, order.others) == (LEDGER._CONTEXTS, gpus[1].pci, (gpus[0].pci,))
     assert environment == {"CUDA_MODULE_LOADING": "LAZY", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
     assert task.notes["GPUs"] == "cuda:1, cuda:0"
-
-
-def test_the_parts_of_a_start_are_the_times_between_its_marks():
-    marks = [("first", 1.5), ("second", 1.75)]
-    assert CHILD.parts_of(marks, 1.0) == {"first": 0.5, "second": 0.25}
 
 
 def test_the_memory_of_a_start_excludes_that_of_the_parent_process():

@@ -1,7 +1,5 @@
 """The statistics, compared with scipy and with simulations of a fixed seed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -39,15 +37,7 @@ def test_quantiles_equal_those_of_scipy(values, fraction):
 def test_noise_equals_scipys_scaled_median_deviation_over_the_median(values):
     expected = 1.4826 * scipy.stats.median_abs_deviation(values) / np.median(values) if len(values) > 1 else 0.0
     assert stats.noise(values) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("values", "noise"),
-    [([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 500.0], 1.4826 * 0.1 / 10.0), ([5.0], 0.0), ([-1.0, 0.0, 1.0], 0.0)],
-    ids=["a few outliers change nothing", "one value", "a median of zero"],
-)
-def test_the_noise_of_a_few_values(values, noise):
-    assert stats.noise(values) == pytest.approx(noise)
+    assert (stats.noise([5.0]), stats.noise([-1.0, 0.0, 1.0])) == (0.0, 0.0), "one value, a median of zero"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 8])
@@ -56,7 +46,7 @@ def test_the_interval_of_up_to_eight_samples_is_their_whole_range(count):
     assert stats.median_interval(values) == stats.Interval(1.0, (count + 1) / 2, float(count))
 
 
-def by_turns(count: int) -> list[float]:
+def by_turns(count):
     """Return 1 … count, low and high values alternating, so that neighbours lie on different sides of the median."""
     low, high = range(1, count // 2 + 1), range(count, count // 2, -1)
     return [float(value) for pair in itertools.zip_longest(high, low) for value in pair if value is not None]
@@ -163,10 +153,8 @@ def test_the_trimmed_test_equals_yuens_of_scipy_and_trims_only_eight_values_or_m
     difference = after[:, :7].mean(-1) - before[:, :5].mean(-1)
     assert difference / untrimmed == pytest.approx(student.statistic)
     assert pooled.shape == (3,)
-
-
-def test_quantised_values_keep_the_variance_that_trimming_would_remove():
-    assert stats.trimmed_welch(np.array([1.0] * 9 + [1.1]), np.array([1.0] * 10))[1] > 0
+    quantised = stats.trimmed_welch(np.array([1.0] * 9 + [1.1]), np.array([1.0] * 10))[1]
+    assert quantised > 0, "the variance that trimming would remove"
 
 
 def test_welchs_test_equals_that_of_scipy_and_is_certain_of_constant_values():

@@ -1,7 +1,5 @@
 """Reading files: the page cache, the content of a read, and files and disks that misbehave."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _command import gpubench
 from _grid_device import bench as grid_bench
 from _modules import room_module, suite_modules
 
@@ -20,7 +17,6 @@ from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, Untrustworthy, WrongAnswer
 from gpubench.measuring.data_files import data_files
 from gpubench.model import Case, Facts
-from gpubench.model.store import read_run
 
 SUITE = plugins.load("suites", "storage")
 FILES = room_module("suites", "_files")
@@ -30,7 +26,6 @@ SIZE = 2**20 + 4096 + 100  # not a whole number of blocks
 
 
 def bench(file="made", path="direct", cache="cold", size=SIZE, block=2**18, depth=3, data=()):
-    """Return a bench for reading `size` bytes in blocks, `depth` of them in flight."""
     params = (("path", path), ("file", file), ("cache", cache), ("size_bytes", size))
     case = Case("storage", "read", (*params, ("block_bytes", block), ("depth", depth)))
     return Bench.untimed(case, Target(Facts((HOST,)), HOST, data=tuple(data)), SUITE.package, 1)
@@ -57,7 +52,6 @@ def task():
 
 @pytest.fixture
 def users_file(tmp_path):
-    """Return a file of the user on a disk, and its description as `--data` gives it."""
     path = tmp_path / "weights.bin"
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
     with path.open("rb") as file:
@@ -74,7 +68,7 @@ def test_a_read_gives_every_byte_and_only_a_buffered_one_leaves_its_pages_in_the
     assert cached == {"buffered": -(-SIZE // mmap.PAGESIZE), "direct": 0}
 
 
-def test_a_file_is_dropped_from_the_cache_and_warmed_alone(users_file):
+def test_a_file_is_dropped_from_the_cache_and_warmed_alone_and_mapped_pages_are_not_called_cold(users_file):
     path, _ = users_file
     with path.open("rb") as file:
         FILES.read_into_page_cache(file.fileno(), SIZE)
@@ -82,21 +76,11 @@ def test_a_file_is_dropped_from_the_cache_and_warmed_alone(users_file):
         assert resident == pages
         FILES.drop_from_page_cache(file.fileno(), SIZE)
         assert FILES.resident_pages(file.fileno(), SIZE) == (0, pages)
-
-
-def test_a_file_whose_mapped_pages_stay_in_the_cache_is_not_called_cold(users_file):
-    path, _ = users_file
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
-        assert mapping[0] >= 0
-        with pytest.raises(Untrustworthy, match="stay in the page cache") as caught:
-            FILES.drop_from_page_cache(file.fileno(), SIZE)
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+            assert mapping[0] >= 0
+            with pytest.raises(Untrustworthy, match="stay in the page cache") as caught:
+                FILES.drop_from_page_cache(file.fileno(), SIZE)
     assert caught.value.cause == "page-cache"
-
-
-def test_of_a_users_file_that_is_too_long_the_beginning_is_read(task, users_file):
-    path, data = users_file
-    assert call(task(file=path.name, data=data)) > 0
-    assert call(task(file=path.name, data=data, size=2**18)) > 0
 
 
 @pytest.mark.parametrize("during", [False, True], ids=["between two reads", "in the middle of a read"])
@@ -198,8 +182,6 @@ def test_a_disk_that_fills_while_the_file_is_made_skips_the_case(tmp_path, monke
 
 
 class AddressedCufileArray(np.ndarray):
-    """An array that has `data.ptr` as CuPy's arrays have."""
-
     @property
     def data(self):
         return types.SimpleNamespace(ptr=self.ctypes.data)
@@ -340,21 +322,10 @@ def test_cufile_is_called_direct_only_if_no_read_was_by_posix_calls(nvfs, posix,
     assert CUFILE.labels_of(kinds) == labels
 
 
-def test_the_files_of_the_user_replace_the_generated_one(users_file):
+def test_the_files_of_the_user_replace_the_generated_one_and_of_a_long_one_the_beginning_is_read(task, users_file):
     path, data = users_file
     for files, expected in (((), {"made"}), (data, {path.name})):
         cases = SUITE.cases(Target(Facts((HOST,)), HOST, "full", tuple(files)))
         assert {dict(case.params)["file"] for case in cases} == expected
-
-
-@pytest.mark.slow
-def test_the_command_reads_the_users_file(tmp_path, users_file):
-    path, _ = users_file
-    out = tmp_path / "run.jsonl"
-    arguments = ("run", "storage", "--device", "host", "--tier", "smoke", "--data", path, "-o", out)
-    done = gpubench(*arguments)
-    assert (done.returncode, "ignored" in done.stderr) == (0, False), done.stderr
-    (result,) = read_run(out).results
-    assert result.status == "ok"
-    assert dict(result.case.params)["file"] == "weights.bin"
-    assert dict(result.notes)["file system"]
+    for size in (SIZE, 2**18):
+        assert call(task(file=path.name, data=data, size=size)) > 0

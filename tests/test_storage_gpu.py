@@ -1,7 +1,5 @@
 """Files into the memory of a real GPU, and the parts of the start of a process on it."""
 
-from __future__ import annotations
-
 import math
 import os
 
@@ -25,7 +23,6 @@ SIZE = 2**24 + 4096 + 100
 
 @pytest.fixture(scope="module")
 def bench_of_case():
-    """Yield a function that makes the bench of a case on the first device."""
     facts = inventory.facts()
     device = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
 

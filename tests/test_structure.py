@@ -34,7 +34,7 @@ ARROWS = {
     "analysis": ("base", "stats", "model", "knowledge"),
     "explaining": ("base", "stats", "model", "knowledge", "analysis"),
     "judging": ("base", "stats", "model", "knowledge", "analysis"),
-    "plugins": ("base", "model", "analysis", "judging"),
+    "plugins": ("base", "model", "judging"),
     "authoring": ("base", "model", "plugins"),
     "devices": ("base", "model", "plugins"),
     "measuring": ("base", "stats", "model", "plugins", "authoring", "devices"),

@@ -50,7 +50,6 @@ def greeting(bench):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Yield a folder with a suite, and what it imports."""
     place = tmp_path / "my program"  # a name that no package can have
     place.mkdir()
     (place / "mine.py").write_text(SUITE)
@@ -77,15 +76,6 @@ def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
     assert [info.name for info in run.manifest.suites] == ["mine"]
 
 
-@pytest.mark.slow
-def test_list_and_plan_take_files_too(folder):
-    listed = json.loads(gpubench("list", "./mine.py", "all", "--json", cwd=folder).stdout)
-    assert {"suite": "mine", "summary": "twice an array"} in listed
-    assert len(listed) == 1 + len(plugins.names("suites"))
-    plan = json.loads(gpubench("plan", "./mine.py", "headline", "--device", "host", "--json", cwd=folder).stdout)
-    assert [job["case"] for job in plan["jobs"]] == ["mine/twice[size=16KiB]"]
-
-
 def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
     (folder / "work.cu").write_text('{"seconds": 0.25}')
     suite = planning.load_suite(str(folder / "mine.py"))
@@ -94,11 +84,18 @@ def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
     bench = Bench(opened, Case("mine", "twice"), Target(Facts((device,)), device), suite.package)
     bench.kernel("work.cu", "work")((1,), (1,), ())
     assert opened.now() == 0.25
+    assert sys.path[-1] == str(folder), "a module of the user never shadows an installed one"
+    facts = Facts(tuple(plugins.load("backends", "host").devices()))
+    names = planning.suite_names(["gemm", str(folder / "mine.py")])
+    plan = planning.make(facts, Settings(names, ("host",), "smoke"))
+    assert {plan.suite(job.case) for job in plan.jobs} == {"gemm", str(folder / "mine.py")}
+    listed = json.loads(gpubench("list", "./mine.py", "all", "--json", cwd=folder).stdout)
+    assert {"suite": "mine", "summary": "twice an array"} in listed
+    assert len(listed) == 1 + len(plugins.names("suites"))
 
 
 @pytest.fixture
 def suite_folder(folder):
-    """Return a suite that is a folder: its file became `__init__.py`."""
     place = folder / "ours"
     place.mkdir()
     (place / "__init__.py").write_text(SUITE.replace("from helper", "from .helper"))
@@ -174,13 +171,6 @@ def test_names_that_no_case_id_can_have_and_cases_that_two_topics_declare_are_re
         planning.load_suite(str(folder / "my suite.py"))
 
 
-def test_a_plan_knows_the_file_that_declares_a_case(folder):
-    facts = Facts(tuple(plugins.load("backends", "host").devices()))
-    names = planning.suite_names(["gemm", str(folder / "mine.py")])
-    plan = planning.make(facts, Settings(names, ("host",), "smoke"))
-    assert {plan.suite(job.case) for job in plan.jobs} == {"gemm", str(folder / "mine.py")}
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -227,12 +217,6 @@ def test_two_files_of_one_name_are_refused_and_a_file_named_twice_counts_once(fo
     assert planning.suite_names(["./mine.py", "mine.py"]) == (str(folder / "mine.py"),)
 
 
-def test_a_module_of_the_user_never_shadows_an_installed_one(folder):
-    (folder / "json.py").write_text("raise RuntimeError('mine')\n")
-    planning.load_suite(str(folder / "mine.py"))
-    assert sys.path[-1] == str(folder)
-
-
 @pytest.fixture
 def said(tmp_path):
     """Return a function that calls gpubench where a third party's suite `third_bad` does not load."""
@@ -260,9 +244,5 @@ def test_a_suite_that_does_not_load_is_left_out_with_a_warning(said):
     assert "compression" in listed.stdout
     assert "third_bad" not in listed.stdout
     assert (named.returncode, NOT_LOADED in named.stderr) == (2, True)
-
-
-@pytest.mark.slow
-def test_a_plan_leaves_out_a_suite_that_does_not_load(said):
     planned = said("plan", "all", "--device", "host", "--tier", "smoke", "--filter", "latency")
     assert (planned.returncode, f"left out: {NOT_LOADED}" in planned.stderr) == (0, True)

@@ -1,7 +1,6 @@
 """The HGEMM ladder on a real GPU: every rung gives the right product, and a wrong one is seen."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from _modules import shared_modules, suite_modules
@@ -28,21 +27,20 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def bench() -> Any:
-    """Return a bench on the first GPU, open in this process."""
+def bench():
     facts = inventory.facts()
     gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     return Bench(gpu, Case("tensor", "hgemm", (("n", 512),)), Target(facts, gpu.device), SUITE.package, 1)
 
 
-def operands(bench: Bench, m: int, n: int, k: int) -> Any:
+def operands(bench, m, n, k):
     data_bench = dataclasses.replace(bench, package=DATA.__package__)
     return DATA.Operands(data_bench, FORMATS.PRECISIONS["float16"], FORMATS.Shape(m, n, k, "nt"))
 
 
 @pytest.mark.parametrize("sides", [(256, 256, 64), (1280, 768, 320), (2304, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench: Bench, name: str, sides: Any) -> None:
+def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench, name, sides):
     product = operands(bench, *sides)
     call, _ = VARIANTS[name].build(bench, product.product)
     for _ in range(2):
@@ -51,7 +49,7 @@ def test_a_rungs_product_is_that_of_double_precision_also_a_second_time(bench: B
         assert 0 < product.check()["error"].value < 2**-11
 
 
-def test_a_wrong_element_of_b_fails_the_check(bench: Bench) -> None:
+def test_a_wrong_element_of_b_fails_the_check(bench):
     product = operands(bench, 512, 512, 512)
     call, _ = RUNGS.RUNGS["wgmma"].build(bench, product.product)
     product.c.view("int8").fill(-1)
@@ -61,14 +59,14 @@ def test_a_wrong_element_of_b_fails_the_check(bench: Bench) -> None:
         product.check()
 
 
-def test_the_notes_of_a_kernel_show_no_spills(bench: Bench) -> None:
+def test_the_notes_of_a_kernel_show_no_spills(bench):
     product = operands(bench, 512, 512, 512)
     for name in ("tile", "mma", "swizzled", "async", "bulk", "wgmma"):
         _, notes = RUNGS.RUNGS[name].build(bench, product.product)
         assert "0 bytes of local memory" in notes["resources"], name
 
 
-def test_a_rung_is_timed_in_turn_with_the_vendors_product(bench: Bench) -> None:
+def test_a_rung_is_timed_in_turn_with_the_vendors_product(bench):
     measured = Engine(bench.device, POLICIES["quick"]).measure(HGEMM.hgemm(bench, "wgmma", 4096))
     share = next(series for series in measured.series if series.name == "of_best")
     assert all(20 < value < 200 for value in share.values)

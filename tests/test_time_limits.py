@@ -10,7 +10,7 @@ from gpubench.measuring.time_limits import LEAST_S, Phase, TimeLimits
 class PhaseClock:
     """A clock whose time a test sets."""
 
-    def __init__(self, monkeypatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = 1000.0
         monkeypatch.setattr(time_limits.time, "monotonic", lambda: self.now)
 
@@ -70,22 +70,20 @@ def test_an_endless_kernel_is_ended_after_ten_seconds_plus_its_time_on_the_slowe
     assert (announced[-1].limit_s, announced[-1].basis) == (pytest.approx(LEAST_S, rel=1e-3), "10 s")
 
 
-def test_earlier_cases_show_how_fast_the_device_is(limits, clock, announced):
+@pytest.mark.parametrize(
+    ("took_s", "moved", "limit_s", "basis"),
+    [
+        (0.01, 100e9, 20.0, "10 s, and 10 s for the counted work on a device 10 times as slow as in earlier cases"),
+        (5.0, 1e9, 11.0, "10 s, and 1 s for the counted work on the slowest device"),  # never less
+    ],
+)
+def test_earlier_cases_show_how_fast_the_device_is(limits, clock, announced, took_s, moved, limit_s, basis):
     building(limits, clock, 1.0)
     limits.waiting([stage(moved=1e9)])
-    clock.now += 0.01
+    clock.now += took_s
     building(limits, clock, 1.0)
-    limits.waiting([stage(moved=100e9)])
-    assert announced[-1].limit_s == pytest.approx(20.0)
-    assert announced[-1].basis == "10 s, and 10 s for the counted work on a device 10 times as slow as in earlier cases"
-
-
-def test_a_slow_device_is_never_given_less_than_the_slowest_one(limits, clock, announced):
-    building(limits, clock, 1.0)
-    limits.waiting([stage(moved=1e9)])
-    clock.now += 5.0
-    limits.waiting([stage(moved=1e9)])
-    assert announced[-1].limit_s == 11.0
+    limits.waiting([stage(moved=moved)])
+    assert (announced[-1].limit_s, announced[-1].basis) == (pytest.approx(limit_s), basis)
 
 
 def test_a_warm_up_may_take_ten_times_the_first_calls_of_its_own_case(limits, clock, announced):
@@ -115,20 +113,15 @@ def test_sampling_may_take_thirty_batches_since_its_last_sign_of_life(limits, cl
     assert set(announced) == {announced[0]}
 
 
-def test_sampling_without_a_warm_up_may_take_ten_times_as_long_as_the_first_calls(limits, clock, announced):
-    building(limits, clock, 1.0)
-    limits.calling([stage(items=1)])
-    clock.now += 11.0
-    limits.warming_up("self", rest_s=0.0)
-    limits.sampling("self", 0.0)
-    assert announced[-1] == Phase("sampling self", 120.0, "10 s and 10 calls of 11.0 s")
-
-
-def test_a_checked_batch_may_take_thirty_batches_too(limits, clock, announced):
+def test_sampling_without_a_warm_up_has_ten_first_calls_and_a_checked_batch_thirty(limits, clock, announced):
     building(limits, clock, 1.0)
     limits.calling([stage(items=1)], batch_s=2.0)
     assert announced[-1].limit_s == pytest.approx(120.0)
     assert announced[-1].basis.endswith("first calls compile and load, and 30 batches of 2.00 s")
+    clock.now += 11.0
+    limits.warming_up("self", rest_s=0.0)
+    limits.sampling("self", 0.0)
+    assert announced[-1] == Phase("sampling self", 120.0, "10 s and 10 calls of 11.0 s")
 
 
 @pytest.mark.parametrize("tier", ["smoke", "quick", "full"])

@@ -1,10 +1,7 @@
 """Texts for users: summaries that fit a line, titles that name the quantity on the axis, plain messages."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from gpubench import plugins
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.views.curves import view_points
 from gpubench.measuring.plan import load_suite
-from gpubench.model import Run, View, store
+from gpubench.model import store
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SUITES = plugins.names("suites")
@@ -25,8 +22,8 @@ TABLES = ("choice", "interval", "scaling")  # views that name a decision and dra
 DERIVED = ("amortisation", "serving")  # views whose axis is computed from figures of another unit
 UNITS = {  # the unit of a figure, by the quantity that its title names first
     "bandwidth": {"B/s"},
-    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s"},
-    "latency": {"s"},
+    "throughput": {"B/s", "FLOP/s", "OP/s", "token/s", "message/s", "request/s", "addition/s"},
+    "latency": {"s", "cycles"},
     "time": {"s"},
     "overhead": {"s"},
     "ratio": {""},
@@ -39,14 +36,13 @@ UNITS = {  # the unit of a figure, by the quantity that its title names first
 }
 
 
-def quantity(title: str) -> str:
+def quantity(title):
     """Return the first word of a title that names a quantity, or an empty text."""
     terms = title.lower().replace(":", " ").replace(",", " ").split()
     return next((word for word in terms if word in UNITS), "")
 
 
-def drawn_units(run: Run) -> Iterator[tuple[View, str]]:
-    """Yield the unit of every point that a view of the run draws."""
+def drawn_units(run):
     summary = Summary(run)
     for info in run.manifest.suites:
         for view in info.views if info.name in SUITES else ():
@@ -72,7 +68,7 @@ def test_a_title_names_a_quantity_and_no_other_view_of_the_suite_has_it(name):
     assert len({view.title for view in views}) == len(views)
 
 
-@pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2-compression", "h200x2-p2p", "h200x2-quick"])
+@pytest.mark.parametrize("name", ["whole/h200", "whole/h200x2", "whole/h200x2-compression", "h200x2-quick"])
 def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     run = store.read_run(RECORDINGS / f"{name}.jsonl.gz")
     units = [(view.title, unit) for view, unit in drawn_units(run)]
@@ -80,7 +76,7 @@ def test_the_quantity_in_a_title_is_the_one_on_the_axis(name):
     assert {(title, unit) for title, unit in units if unit not in UNITS[quantity(title)]} == set()
 
 
-def messages(source: str) -> Iterator[str]:
+def messages(source):
     """Yield the texts of a module that have a space and are no docstring."""
     tree = ast.parse(source)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

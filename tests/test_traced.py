@@ -23,21 +23,17 @@ PLACES = {
     1: {"kind": 0, "copy_kind": 4, "bytes": 8, "start": 16, "end": 24, "device_id": 32, "stream_id": 40},
 }
 SIZES = {10: 248, 1: 112}
-LAYOUTS = {
-    kind: np.dtype(
-        {
-            "names": list(places),
-            "formats": [FIELDS[name] for name in places],
-            "offsets": list(places.values()),
-            "itemsize": SIZES[kind],
-        }
-    )
-    for kind, places in PLACES.items()
-}
+
+
+def layout(names, offsets, size):
+    formats = [FIELDS[name] for name in names]
+    return np.dtype({"names": list(names), "formats": formats, "offsets": list(offsets), "itemsize": size})
+
+
+LAYOUTS = {kind: layout(places, places.values(), SIZES[kind]) for kind, places in PLACES.items()}
 
 
 def record(kind, **fields):
-    """Return the bytes of one record of CUPTI with these fields."""
     made = np.zeros(1, LAYOUTS[kind])
     for name, value in {"kind": kind, **fields}.items():
         made[name] = value
@@ -67,15 +63,7 @@ def test_records_of_unknown_kinds_and_other_sizes_are_told_apart():
     buffer = record(10, start=1, end=2) + np.array([99], "i4").tobytes() + bytes(60)
     assert len(records.events(np.frombuffer(buffer, np.uint8))) == 0
     assert records.unknown == 1
-    fields = LAYOUTS[10].fields
-    shorter = np.dtype(
-        {
-            "names": list(fields),
-            "formats": [fields[name][0] for name in fields],
-            "offsets": [fields[name][1] for name in fields],
-            "itemsize": 216,
-        }
-    )
+    shorter = layout(PLACES[10], PLACES[10].values(), 216)
     records = RecordDecoder([LAYOUTS, {**LAYOUTS, 10: shorter}], str)
     buffer = b"".join(record(10, start=n, end=n + 1)[:216] for n in range(1, 5)) + record(1, start=9, end=10)
     assert np.sort(records.events(np.frombuffer(buffer, np.uint8))["start"]).tolist() == [1, 2, 3, 4, 9]
@@ -83,7 +71,6 @@ def test_records_of_unknown_kinds_and_other_sizes_are_told_apart():
 
 
 def trace_files(folder, rows, names, clocks=((0, 0), (10**10, 10**10)), **about):
-    """Write the files of a trace; rows are start and end in ns, kind, name or copy kind, and bytes."""
     events = np.zeros(len(rows), EVENT)
     for event, (start, end, kind, name_id, size) in zip(events, rows, strict=True):
         event["start"], event["end"], event["kind"], event["bytes"] = start, end, kind, size
@@ -105,22 +92,15 @@ ROWS = [
 NAMES = ["_ZN2at6native4gemmILi4EEEvPf", "plain"]
 
 
-def test_the_time_of_the_device_is_divided_into_kernels_copies_and_gaps(tmp_path):
-    first, *_ = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
+def test_the_time_of_the_device_is_divided_and_kernels_are_named_and_summed_the_longest_first(tmp_path):
+    first, gemm, plain, copy = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
     seconds = {series.label: series.values[0] for series in first.series}
     assert seconds == pytest.approx(
         {"busy": 6.98e-3, "kernels": 4.98e-3, "copies": 3e-3, "overlap": 1e-3, "launch gaps": 20e-6, "waits": 3e-3}
     )
     assert first.window == pytest.approx((1e-3, 11e-3))
-
-
-def test_kernels_are_named_and_summed_and_the_longest_comes_first(tmp_path):
-    _, gemm, plain, copy = traced.results(trace_files(tmp_path, ROWS, NAMES), ["cuda:0"], zero=0.0)
-    assert [result.case.id for result in (gemm, plain, copy)] == [
-        "profile/kernel[name=gemm]",
-        "profile/kernel[name=plain]",
-        "profile/copy[kind=h2d]",
-    ]
+    ids = [result.case.id for result in (gemm, plain, copy)]
+    assert ids == ["profile/kernel[name=gemm]", "profile/kernel[name=plain]", "profile/copy[kind=h2d]"]
     total, _, calls = gemm.series
     assert (total.values, calls.values) == (pytest.approx((4e-3,)), (2.0,))
     assert dict(gemm.notes)["name"] == "void at::native::gemm<4>(float*)"
@@ -195,9 +175,6 @@ def test_slices_with_missing_columns_or_results_are_drawn_as_far_as_possible():
     )
     run = make.run(make.result(window=(0.0, 1.0)), sampled=(replace(samples, collector="trace"), slices))
     events = json.loads(rendering.report("trace").render(run))["traceEvents"]
-    drawn = [
-        (event["name"], event["dur"], event["tid"])
-        for event in events
-        if event.get("tid", 0) >= 1000 and "dur" in event
-    ]
+    slices = [event for event in events if event.get("tid", 0) >= 1000 and "dur" in event]
+    drawn = [(event["name"], event["dur"], event["tid"]) for event in slices]
     assert drawn == [("another", 1e6, 1000), ("another", 0.0, 1002)]

@@ -5,7 +5,6 @@ import importlib.util
 import math
 import sys
 import types
-from typing import Any
 
 import _make as make
 import numpy as np
@@ -15,11 +14,10 @@ from _modules import shared_modules, suite_modules
 from gpubench import plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.bench import Bench
-from gpubench.authoring.task import Task
 from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
-from gpubench.model import Case, Facts
+from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "training")
 DECODER, STEPS, BOUNDS = suite_modules("training", "_decoder", "_steps", "_bounds")
@@ -31,15 +29,15 @@ quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWa
 
 
 @pytest.fixture(scope="module")
-def host() -> Any:
+def host():
     return HOST.open(FACTS.devices[0])
 
 
-def bench(host: Any, case: Case) -> Bench:
+def bench(host, case):
     return Bench(host, case, Target(FACTS, host.device, "full"), SUITE.package, 1)
 
 
-def built(host: Any, name: str, **params: Any) -> Task:
+def built(host, name, **params):
     cases = [case for case in SUITE.cases(Target(FACTS, host.device, "full")) if case.name == name]
     case = next(case for case in cases if params.items() <= dict(case.params).items())
     return SUITE.build(bench(host, case))
@@ -107,8 +105,6 @@ def test_on_a_gpu_the_full_tier_alone_has_steps_with_stacks_recomputation_float8
 @needs_torch
 @quiet
 class TestWithTorch:
-    """These compute with torch on the host."""
-
     @pytest.mark.parametrize(
         ("name", "params"),
         [

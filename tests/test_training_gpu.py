@@ -1,7 +1,5 @@
 """Training steps by torch on a real GPU: checked, near the device's rate, and parts that sum to the step."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from _modules import suite_module
@@ -37,7 +35,7 @@ PARTS = suite_module("training", "_decoder").PARTS
     ],
     ids=str,
 )
-def test_a_step_is_right_and_its_parts_sum_to_it(name: str, params: dict[str, Any]) -> None:
+def test_a_step_is_right_and_its_parts_sum_to_it(name, params):
     pytest.importorskip("torch")
     facts = inventory.facts()
     gpu = plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])

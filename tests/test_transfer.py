@@ -12,7 +12,6 @@ SIZES = [2.0**power for power in range(3, 31)]
 
 
 def times(alpha_s, beta, sizes=SIZES):
-    """Return the times of the model α + n/β for these sizes."""
     return [alpha_s + size / beta for size in sizes]
 
 

@@ -76,10 +76,11 @@ def test_two_states_and_a_level_seen_before_are_told_instead_of_steps():
     assert [change.note for change in returned.changes] == ["perhaps a second state", "a level seen before"]
     assert "5.3 % more (better), a level seen before" in Tags(page_of(returned)).text
     assert STEP.changes[0].note == "", "cuBLAS differs, which explains the step"
+    page = Tags(page_of(trend_of([2e-6] * 10 + [1e-6] * 10, dataclasses.replace(LINE, unit="s", better="less"))))
+    assert (page.count("circle", "good"), "50.0 % less (better)" in page.text) == (1, True), "of a time"
 
 
 def drifting_values(count, total, seed=2):
-    """Return `count` values from 1e12 on that change by the fraction `total` in all, with 0.3 % noise."""
     noise = np.random.default_rng(seed).normal(0, 0.003, count)
     return [float(value) for value in 1e12 * (np.linspace(1, 1 + total, count) + noise)]
 
@@ -124,12 +125,6 @@ def test_a_trend_without_a_change_says_why_and_where_its_newest_run_stands(value
     assert message.lower() in Tags(page_of(trend_of(values))).text.lower()
 
 
-def test_a_change_for_the_better_of_a_time_is_a_smaller_one():
-    page = Tags(page_of(trend_of([2e-6] * 10 + [1e-6] * 10, dataclasses.replace(LINE, unit="s", better="less"))))
-    assert page.count("circle", "good") == 1
-    assert "50.0 % less (better)" in page.text
-
-
 def test_several_trends_are_listed_first_with_links_to_each():
     second_trend = trend_of([1e-6] * 9, dataclasses.replace(LINE, case="latency/launch", unit="s", better="less"))
     page = Tags(page_of(STEP, second_trend))
@@ -138,6 +133,7 @@ def test_several_trends_are_listed_first_with_links_to_each():
     assert {attrs.get("id") for tag, attrs in page.found if tag == "h2"} == {"trend-1", "trend-2"}
     assert "latency/launch 9 1.000 µs no change" in page.text
     assert [tag for tag, _ in Tags(page_of(STEP)).found if tag == "a"] == []
+    assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text, "runs of one day have their hour"
 
 
 @pytest.mark.parametrize("values", [[1e12], [1e12, 2e12], [1e12] * 9, [0.0, 1e-30, 1e30], [-1.0, 2.0]])
@@ -145,10 +141,6 @@ def test_few_equal_and_extreme_values_are_drawn(values):
     page = page_of(trend_of(values))
     assert "nan" not in page.lower()
     assert Tags(page).count("svg") == 1
-
-
-def test_runs_of_one_day_are_distinguished_by_the_hour():
-    assert "03:10" in Tags(page_of(trend_of([1e12] * 9, every_s=600))).text
 
 
 def test_a_long_trend_is_small_and_only_its_last_runs_have_changes():

@@ -55,6 +55,9 @@ def as_cupy_gives_it(raw):
 def test_a_uuid_without_a_zero_byte_is_used_unchanged(monkeypatch, properties, text):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF(properties, PCI) == text
+    slice_of = {"name": b"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "uuid": bytes(range(1, 17))}
+    assert UUID_OF(slice_of, "").startswith("MIG-01020304-"), "the prefix by which NVML finds it"
+    assert UUID_OF({**slice_of, "name": b"NVIDIA H100 80GB HBM3"}, "").startswith("GPU-01020304-")
 
 
 @pytest.mark.parametrize("place", range(16))
@@ -72,10 +75,3 @@ def test_the_uuid_is_empty_if_nvml_has_another_one_does_not_know_the_gpu_or_is_u
     assert UUID_OF(as_cupy_gives_it(HOLED), "0000:00:99.0") == ""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert UUID_OF(as_cupy_gives_it(HOLED), PCI) == ""
-
-
-def test_the_uuid_of_a_mig_instance_has_the_prefix_by_which_nvml_finds_it():
-    whole = bytes(range(1, 17))
-    slice_of = {"name": b"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "uuid": whole}
-    assert UUID_OF(slice_of, "").startswith("MIG-01020304-")
-    assert UUID_OF({**slice_of, "name": b"NVIDIA H100 80GB HBM3"}, "").startswith("GPU-01020304-")

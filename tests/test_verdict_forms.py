@@ -1,7 +1,5 @@
 """What gate, compare and history say on every terminal: the verdict first, figures whole, names folded at commas."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -49,8 +47,6 @@ def judged(*names, **policy):
 
 @pytest.fixture
 def lines(monkeypatch, capsys):
-    """Return a function that prints parts on a terminal of some width, without colour, and returns the lines."""
-
     def shown(make_parts, width):
         out = Console(width=width, highlight=False, emoji=False, no_color=True)
         monkeypatch.setattr(_print, "out", lambda: out)

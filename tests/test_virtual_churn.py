@@ -69,8 +69,6 @@ def test_an_allocator_serves_a_trace_and_its_blocks_keep_what_was_written(monkey
 
 
 class OverlappingArena:
-    """An arena whose third block lies where the second one does."""
-
     def __init__(self, bench):
         self._inner, self._given = HostMalloc(bench), []
 
@@ -96,8 +94,6 @@ def test_an_allocator_that_gives_the_same_memory_twice_is_found(monkeypatch, tra
 
 
 class SmallAllocator(HostMalloc):
-    """An allocator with room for a quarter of the trace's peak."""
-
     room = PEAK // 4
 
     def __init__(self, bench):
@@ -105,7 +101,6 @@ class SmallAllocator(HostMalloc):
         self._sizes = {}
 
     def take(self, nbytes):
-        """Return an address; raises MemoryError if the room is used up."""
         if sum(self._sizes.values()) + nbytes > self.room:
             raise MemoryError("full")
         address = super().take(nbytes)
@@ -161,11 +156,8 @@ def test_only_exhausted_memory_counts_as_a_first_failure(error, is_full):
 
 
 class HostRing:
-    """The ring in memory of the host that its processor walks, in place of the GPU's."""
-
     @classmethod
     def linked(cls, bench, _size_bytes, memory):
-        """Return a ring whose walk is the host's."""
         walk = suite_module("latency", "_ring").host_walk(bench, memory.view(np.uint64))
         return types.SimpleNamespace(walk=lambda _steps, sweep: walk)
 

@@ -1,9 +1,5 @@
 """On a real GPU (`pytest -m gpu`): virtual memory, arrays that grow, allocators, forwarded calls, interposers."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from _modules import suite_module
@@ -24,25 +20,25 @@ GIB = 2**30
 
 
 @pytest.fixture(scope="module")
-def facts() -> Any:
+def facts():
     return inventory.facts()
 
 
-def params(result: Any) -> dict[str, Any]:
+def params(result):
     return dict(result.case.params)
 
 
-def headline(result: Any) -> float:
+def headline(result):
     """Return the median of a case that times itself, in seconds per item: a sample holds a batch of calls."""
     (series,) = (series for series in result.series if series.label == "self")
     return float(np.median(series.values)) / series.work.items
 
 
-def test_every_case_passes_its_check(facts: Any) -> None:
+def test_every_case_passes_its_check(facts):
     expect_ok(measured(facts, "smoke", *(f"{name}*" for name in VIRTUAL_CASES)))
 
 
-def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts: Any) -> None:
+def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts):
     results = measured(facts, "quick", "reserve*", "create*", "map?size*", "access*", "unmap*", "remap*")
     expect_ok(results)
     for result in results:
@@ -50,7 +46,7 @@ def test_the_quick_tier_passes_and_every_step_takes_microseconds(facts: Any) -> 
 
 
 @pytest.mark.slow
-def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_on_the_size_before(facts: Any) -> None:
+def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_on_the_size_before(facts):
     results = measured(facts, "full", "grow?way=vmm,from=*", "grow?way=copy,from=16GiB*")
     expect_ok(results)
     seconds = {(params(result)["way"], params(result)["from_bytes"]): headline(result) for result in results}
@@ -59,7 +55,7 @@ def test_growing_in_place_beats_a_copy_twentyfold_at_16_gib_and_does_not_depend_
 
 
 @pytest.mark.slow
-def test_only_copies_need_memory_for_both_arrays(facts: Any) -> None:
+def test_only_copies_need_memory_for_both_arrays(facts):
     results = measured(facts, "full", "grow*from=1GiB*", "grow?way=managed*")
     expect_ok(results)
     peaks = {params(result)["way"]: values(result, "peak per byte needed")[0] for result in results}
@@ -69,9 +65,9 @@ def test_only_copies_need_memory_for_both_arrays(facts: Any) -> None:
     assert peaks["pool"] == pytest.approx(1.8, abs=0.1)
 
 
-def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_that_loses_a_word_when_it_grows_is_found(facts, monkeypatch):
     class ForgetfulMappedGrowth(GROW.MappedGrowth):  # type: ignore[name-defined, misc]
-        def grow(self, at_peak: Any) -> None:
+        def grow(self, at_peak):
             super().grow(at_peak)
             self.array(4096, 4104).fill(0)
 
@@ -90,7 +86,7 @@ def test_an_array_that_loses_a_word_when_it_grows_is_found(facts: Any, monkeypat
     growth.close()
 
 
-def test_many_handles_cost_hardly_any_bandwidth(facts: Any) -> None:
+def test_many_handles_cost_hardly_any_bandwidth(facts):
     results = measured(facts, "full", "mapped*size=256MiB,access=triad]")
     expect_ok(results)
     rates = {params(result)["piece"]: 1 / np.median(values(result, "triad.hot")) for result in results}
@@ -98,7 +94,7 @@ def test_many_handles_cost_hardly_any_bandwidth(facts: Any) -> None:
 
 
 @pytest.mark.slow
-def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_reports_its_first_failure(facts: Any) -> None:
+def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_reports_its_first_failure(facts):
     results = measured(facts, "full", "churn*")
     expect_ok(results)
     for result in results:
@@ -107,7 +103,7 @@ def test_allocators_serve_ten_thousand_allocations_and_the_tight_trace_reports_i
             assert 0.95 < values(result, "held per byte used")[0] < 4, result.case.id
 
 
-def test_a_posted_launch_costs_less_than_an_answered_one_which_costs_the_delay_more(facts: Any) -> None:
+def test_a_posted_launch_costs_less_than_an_answered_one_which_costs_the_delay_more(facts):
     results = measured(facts, "full", "forward?what=launch,transport=tcp*", "call*")
     expect_ok(results)
     seconds = {
@@ -119,18 +115,18 @@ def test_a_posted_launch_costs_less_than_an_answered_one_which_costs_the_delay_m
     assert seconds["wait", 100] == pytest.approx(seconds["wait", 0] + 100e-6, rel=0.3)
 
 
-def test_forwarded_copies_arrive(facts: Any) -> None:
+def test_forwarded_copies_arrive(facts):
     expect_ok(measured(facts, "full", "forward_copy*transport=tcp*delay_us=0*"))
 
 
-def test_a_query_of_the_driver_takes_less_than_a_microsecond(facts: Any) -> None:
+def test_a_query_of_the_driver_takes_less_than_a_microsecond(facts):
     results = measured(facts, "full", "call*")
     attribute = next(result for result in results if params(result).get("what") == "attribute")
     assert headline(attribute) < 1e-6
 
 
 @pytest.mark.slow
-def test_nearly_all_memory_that_is_reported_free_can_be_allocated(facts: Any) -> None:
+def test_nearly_all_memory_that_is_reported_free_can_be_allocated(facts):
     results = measured(facts, "full", "limits*")
     expect_ok(results)
     memory, units = (next(result for result in results if params(result)["of"] == of) for of in ("memory", "units"))
@@ -138,7 +134,7 @@ def test_nearly_all_memory_that_is_reported_free_can_be_allocated(facts: Any) ->
     assert values(units, "share of units") == [1.0]
 
 
-def test_the_drivers_own_library_is_recognised(facts: Any) -> None:
+def test_the_drivers_own_library_is_recognised(facts):
     plugins.load("backends", facts.devices[0].backend).open(facts.devices[0])
     libraries = {library.name: library for library in interposed.libraries()}
     assert not libraries["libcuda.so.1"].is_interposed, libraries

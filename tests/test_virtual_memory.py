@@ -22,9 +22,6 @@ STEPS = suite_module("virtual", "_steps")
 GROW = suite_module("virtual", "_grow")
 BACKEND = plugins.load("backends", "host")
 PAGE = SPACE.PAGE_BYTES
-VIRTUAL_CASES = (
-    *("reserve", "create", "map?", "access", "unmap", "grow", "remap", "mapped", "churn", "call", "forward", "limits"),
-)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +32,6 @@ def _memory_of_the_host(monkeypatch):
 
 
 def host_bench(name="case", **params):
-    """Return a bench on the host for the case `name` with these parameters."""
     device = BACKEND.devices()[0]
     target = Target(Facts((device,)), device, "smoke")
     case = Case("virtual", name, tuple(params.items()))
@@ -148,23 +144,13 @@ def test_memory_that_is_replaced_is_new_memory_under_the_same_address():
     assert replacement._mapped.address == address
     assert not np.any(replacement._array())  # new pages of the kernel are zero
     replacement.check()
-    replacement.close()
-
-
-def test_a_graph_of_before_that_writes_elsewhere_is_found():
-    replacement = GROW.Replacement(host_bench(), PAGE)
     replacement._replay = lambda: None
     with pytest.raises(WrongAnswer, match="262144 of 262144 words are wrong after the captured graph"):
         replacement.check()
     replacement.close()
 
 
-def test_amd_gpus_skip_virtual_memory_and_say_what_is_missing():
-    with pytest.raises(Skip, match="CuPy on ROCm does not bind HIP's calls for virtual memory"):
-        SPACE.GpuSpace(paper_bench(SUITE, "amd"))
-
-
-def test_managed_memory_grows_only_within_a_gibibyte_and_the_other_ways_from_there_on():
+def test_the_plan_has_the_sizes_and_pieces_that_make_sense_and_the_host_and_amd_have_no_mappings():
     gpu = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memory_bytes=150 * 10**9, units=132)
     cases = [dict(case.params) for case in SUITE.cases(Target(Facts((gpu,)), gpu, "full")) if case.name == "grow"]
     sizes = {
@@ -172,6 +158,17 @@ def test_managed_memory_grows_only_within_a_gibibyte_and_the_other_ways_from_the
         for way in ("vmm", "pool", "managed")
     }
     assert sizes == {"vmm": [2**30, 2**32, 2**34], "pool": [2**30, 2**32, 2**34], "managed": [2**28, 2**29]}
+
+    def has(piece, size_bytes):
+        return STEPS._has_pieces(None, {"piece": piece, "size_bytes": size_bytes})
+
+    assert all(has("whole", size) for size in (PAGE, 2**34))
+    assert [has("2MiB", size) for size in (PAGE, 2 * PAGE, 2**32, 2**34)] == [False, True, True, False]
+    device = BACKEND.devices()[0]
+    for tier in ("smoke", "quick", "full"):
+        assert {case.name for case in SUITE.cases(Target(Facts((device,)), device, tier))} == {"neighbour"}
+    with pytest.raises(Skip, match="CuPy on ROCm does not bind HIP's calls for virtual memory"):
+        SPACE.GpuSpace(paper_bench(SUITE, "amd"))
 
 
 def test_a_call_that_bindings_or_the_driver_do_not_have_is_named():
@@ -191,14 +188,6 @@ def test_a_call_that_bindings_or_the_driver_do_not_have_is_named():
         driver("cuBroken")
 
 
-def test_piece_sizes_that_equal_the_whole_or_give_too_many_pieces_are_left_out():
-    def has(piece, size_bytes):
-        return STEPS._has_pieces(None, {"piece": piece, "size_bytes": size_bytes})
-
-    assert all(has("whole", size) for size in (PAGE, 2**34))
-    assert [has("2MiB", size) for size in (PAGE, 2 * PAGE, 2**32, 2**34)] == [False, True, True, False]
-
-
 def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
     bench = host_bench()
 
@@ -210,9 +199,3 @@ def test_memory_that_is_not_given_back_to_the_device_is_found(monkeypatch):
     monkeypatch.setattr(STEPS, "GpuSpace", LeakingSpace)
     with pytest.raises(WrongAnswer, match="33554432 bytes are missing after the memory was given back"):
         STEPS.StepCosts(bench, 2**25).check()
-
-
-def test_the_host_measures_neighbours_alone_because_the_other_subjects_are_of_gpus():
-    device = BACKEND.devices()[0]
-    for tier in ("smoke", "quick", "full"):
-        assert {case.name for case in SUITE.cases(Target(Facts((device,)), device, tier))} == {"neighbour"}

@@ -1,7 +1,5 @@
 """On real GPUs (`pytest -m gpu`): suspended and migrated programs, neighbours, time slices, green contexts."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 from pathlib import Path
@@ -20,27 +18,27 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def facts() -> Any:
+def facts():
     return inventory.facts()
 
 
 class SharingResults:
     """A sink that keeps the results."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.results: list[Any] = []
 
-    def result(self, result: Any) -> None:
+    def result(self, result):
         self.results.append(result)
 
-    def samples(self, samples: Any) -> None:
+    def samples(self, samples):
         pass
 
-    def remark(self, remark: Any) -> None:
+    def remark(self, remark):
         pass
 
 
-def measured(facts: Any, tier: str, *patterns: str) -> list[Any]:
+def measured(facts, tier, *patterns):
     """Return the results of the cases whose ids match."""
     plan = planning.make(facts, Settings(("virtual",), (facts.devices[0].id,), tier))
     jobs = [job for job in plan.jobs if any(fnmatch.fnmatch(job.case.id, f"virtual/{pattern}") for pattern in patterns)]
@@ -51,15 +49,15 @@ def measured(facts: Any, tier: str, *patterns: str) -> list[Any]:
     return shelf.results
 
 
-def values(result: Any, label: str) -> list[float]:
+def values(result, label):
     return [value for series in result.series if series.label == label for value in series.values]
 
 
-def expect_ok(results: list[Any]) -> None:
+def expect_ok(results):
     assert [(result.case.id, result.status, result.reason) for result in results if result.status != "ok"] == []
 
 
-def held_processes() -> list[int]:
+def held_processes():
     """Return the children of this suite that still run."""
     pids = []
     for entry in Path("/proc").iterdir():
@@ -73,12 +71,12 @@ def held_processes() -> list[int]:
     return pids
 
 
-def test_every_case_passes_its_check(facts: Any) -> None:
+def test_every_case_passes_its_check(facts):
     expect_ok(measured(facts, "smoke", "suspend*", "neighbour*", "slice*", "preempt*", "green*"))
     assert held_processes() == []
 
 
-def test_a_bare_program_is_suspended_and_resumed_with_every_step_timed(facts: Any) -> None:
+def test_a_bare_program_is_suspended_and_resumed_with_every_step_timed(facts):
     (result,) = measured(facts, "smoke", "suspend?resident=2MiB]")
     expect_ok([result])
     for step in ("lock", "checkpoint", "restore", "unlock"):
@@ -88,14 +86,14 @@ def test_a_bare_program_is_suspended_and_resumed_with_every_step_timed(facts: An
 
 
 @pytest.mark.slow
-def test_a_program_survives_twenty_suspensions_at_one_gibibyte(facts: Any) -> None:
+def test_a_program_survives_twenty_suspensions_at_one_gibibyte(facts):
     results = measured(facts, "full", "suspend?resident=1GiB]")
     expect_ok(results)
     assert len(values(results[0], "self")) == 20
 
 
 @pytest.mark.slow
-def test_each_kind_of_memory_survives_or_is_refused_and_leaves_the_device_clean(facts: Any) -> None:
+def test_each_kind_of_memory_survives_or_is_refused_and_leaves_the_device_clean(facts):
     results = measured(facts, "full", "suspend_kinds*")
     expect_ok(results)
     outcomes = {result.case.id: dict(result.notes)["outcome"] for result in results}
@@ -103,7 +101,7 @@ def test_each_kind_of_memory_survives_or_is_refused_and_leaves_the_device_clean(
     assert held_processes() == []
 
 
-def test_a_program_moves_to_every_gpu_and_back(facts: Any) -> None:
+def test_a_program_moves_to_every_gpu_and_back(facts):
     if len(facts.devices) < 3:
         pytest.skip("needs two GPUs")
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -112,7 +110,7 @@ def test_a_program_moves_to_every_gpu_and_back(facts: Any) -> None:
     assert held_processes() == []
 
 
-def test_a_neighbour_that_fills_the_gpu_takes_most_of_it_from_another_process(facts: Any) -> None:
+def test_a_neighbour_that_fills_the_gpu_takes_most_of_it_from_another_process(facts):
     results = measured(facts, "quick", "neighbour*")
     expect_ok(results)
     for result in results:
@@ -122,14 +120,14 @@ def test_a_neighbour_that_fills_the_gpu_takes_most_of_it_from_another_process(fa
 
 
 @pytest.mark.slow
-def test_a_green_context_keeps_a_spinning_neighbour_away(facts: Any) -> None:
+def test_a_green_context_keeps_a_spinning_neighbour_away(facts):
     results = measured(facts, "full", "neighbour?victim=gemm,aggressor=spin,how=green]")
     expect_ok(results)
     assert values(results[0], "relative")[0] > 0.7, "it has SMs of its own"
 
 
 @pytest.mark.slow
-def test_time_slices_last_longer_than_their_switches(facts: Any) -> None:
+def test_time_slices_last_longer_than_their_switches(facts):
     (result,) = measured(facts, "full", "slice*")
     expect_ok([result])
     slices, switches, gaps = (np.median(values(result, label)) for label in ("self", "switch", "gap"))
@@ -138,7 +136,7 @@ def test_time_slices_last_longer_than_their_switches(facts: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_green_contexts_never_meet_and_more_sms_deliver_more(facts: Any) -> None:
+def test_two_green_contexts_never_meet_and_more_sms_deliver_more(facts):
     results = measured(facts, "full", "green*")
     expect_ok(results)
     assert all(values(result, "disjoint") == [100.0] for result in results)
@@ -147,7 +145,7 @@ def test_two_green_contexts_never_meet_and_more_sms_deliver_more(facts: Any) -> 
 
 
 @pytest.mark.slow
-def test_an_urgent_kernel_of_higher_priority_waits_less_than_one_of_equal_priority(facts: Any) -> None:
+def test_an_urgent_kernel_of_higher_priority_waits_less_than_one_of_equal_priority(facts):
     results = {dict(result.case.params)["how"]: result for result in measured(facts, "full", "preempt*blocks=16]")}
     expect_ok(list(results.values()))
     delays = {way: np.median(values(result, "delay")) for way, result in results.items()}

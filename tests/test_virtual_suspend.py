@@ -3,15 +3,11 @@
 SIGSTOP stands for the driver's checkpoint: with no GPU the rest is what runs on one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import _suspended
 import pytest
@@ -25,10 +21,11 @@ from gpubench.model import Case
 
 CONTROLLER, SUSPENSION, SUSPEND = suite_modules("virtual", "_suspension", "_suspension", "_suspend")
 TESTS = Path(__file__).parent
+DIED = "the controller ended: killed by SIGKILL; last line: the controller"
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(monkeypatch):
     """Yield a bench whose helpers can import the modules beside this one."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     made = Bench(None, Case("virtual", "suspend"), target=None, package="")
@@ -37,24 +34,23 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def child(bench: Bench) -> Any:
+def child(bench):
     """Return a helper that holds memory and counts launches."""
     return bench.helper(_suspended.MemoryHolder, "the child")
 
 
 @pytest.fixture
-def controller(bench: Bench) -> Callable[..., Any]:
+def controller(bench):
     """Return a function that starts a controller, which suspends processes in the way that it is told."""
     return lambda calls="SignalCheckpoints": CONTROLLER.Controller(bench, f"{_suspended.__name__}:{calls}")
 
 
 @pytest.fixture
-def signals(controller: Callable[..., Any]) -> Any:
-    """Return a controller that suspends processes by signals."""
+def signals(controller):
     return controller()
 
 
-def has_ended(pid: int) -> bool:
+def has_ended(pid):
     """Return whether the process ends within five seconds; a zombie counts as ended."""
     deadline = time.monotonic() + 5
     while state_of(pid) not in ("", "Z", "X") and time.monotonic() < deadline:
@@ -62,7 +58,7 @@ def has_ended(pid: int) -> bool:
     return state_of(pid) in ("", "Z", "X")
 
 
-def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_found(child: Any, signals: Any) -> None:
+def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_found(child, signals):
     suspension = SUSPENSION.Suspension(signals, child, 10.0)
     for cycle in (1, 2):  # one controller serves every cycle
         child.ask(5, "run", 60)
@@ -80,42 +76,36 @@ def test_a_suspended_program_continues_with_all_its_data_and_a_lost_word_is_foun
     child.ask(5, "damage", 77)
     with pytest.raises(WrongAnswer, match="1 words differ"):
         SUSPENSION.expect_whole(child.ask(5, "look"), 120)
+    with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
+        SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
 
 
-def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte() -> None:
+def test_the_downtime_is_a_fixed_part_and_seconds_for_each_gibibyte():
     split = SUSPEND.parts(3.1, 0.6, 4 * 2**30 + 2**21)
     assert {name: value.value for name, value in split.items()} == pytest.approx({"fixed": 0.6, "per GiB": 0.625})
     assert SUSPEND.parts(0.6, None, 2**21) == {}
 
 
-def test_a_count_that_is_not_reached_is_a_wrong_answer() -> None:
-    with pytest.raises(WrongAnswer, match="7 kernels have run, 8 were launched"):
-        SUSPENSION.expect_whole(HELD.HeldState(0, 7, UUID), 8)
-
-
-def test_a_refused_checkpoint_quotes_the_driver_and_ends_the_child(child: Any, controller: Callable[..., Any]) -> None:
-    refusing = controller("RefusedCheckpoints")
-    with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_SUPPORTED"):
-        SUSPENSION.Suspension(refusing, child, 10.0).suspend()
+@pytest.mark.parametrize(
+    ("calls", "error", "said"),
+    [
+        ("RefusedCheckpoints", DriverCallError, "CUDA_ERROR_NOT_SUPPORTED"),
+        pytest.param("RunningCheckpoints", WrongAnswer, "RUNNING", marks=pytest.mark.slow),
+        pytest.param("DyingCheckpoints", HelperEndedError, DIED, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_that_fails_is_reported_by_its_cause_and_ends_the_child(child, controller, calls, error, said):
+    failing = controller(calls)
+    with pytest.raises(error, match=said):
+        SUSPENSION.Suspension(failing, child, 10.0).suspend()
     assert has_ended(child.pid), "it was left stopped"
-    assert refusing.uuids() == [UUID], "the controller serves the next child"
-    refusing.end()
+    if error is not HelperEndedError:
+        assert failing.uuids() == [UUID], "the controller serves the next child"
+        failing.end()
 
 
 @pytest.mark.slow
-def test_a_program_that_still_runs_after_its_checkpoint_is_a_wrong_answer(
-    child: Any, controller: Callable[..., Any]
-) -> None:
-    idle = controller("RunningCheckpoints")
-    with pytest.raises(WrongAnswer, match="RUNNING"):
-        SUSPENSION.Suspension(idle, child, 10.0).suspend()
-    idle.end()
-
-
-@pytest.mark.slow
-def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(
-    child: Any, controller: Callable[..., Any]
-) -> None:
+def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(child, controller):
     hanging = controller("HangingCheckpoints")
     suspension = SUSPENSION.Suspension(hanging, child, 0.3)
     suspension.suspend()
@@ -128,17 +118,7 @@ def test_a_step_that_hangs_ends_the_child_and_the_controller_in_time(
 
 
 @pytest.mark.slow
-def test_the_death_of_the_controller_is_reported_with_its_last_line_and_ends_the_child(
-    child: Any, controller: Callable[..., Any]
-) -> None:
-    dying = controller("DyingCheckpoints")
-    with pytest.raises(HelperEndedError, match="the controller ended: killed by SIGKILL; last line: the controller"):
-        SUSPENSION.Suspension(dying, child, 10.0).suspend()
-    assert has_ended(child.pid)
-
-
-@pytest.mark.slow
-def test_the_death_of_a_suspended_child_is_a_refused_restore_and_leaves_nothing(child: Any, signals: Any) -> None:
+def test_the_death_of_a_suspended_child_is_a_refused_restore_and_leaves_nothing(child, signals):
     suspension = SUSPENSION.Suspension(signals, child, 10.0)
     suspension.suspend()
     os.kill(child.pid, signal.SIGKILL)
@@ -160,7 +140,10 @@ def cuDeviceGetCount(): return (Error(0), 0)
 """
 
 
-def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+TOO_OLD = r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"
+
+
+def with_bindings(tmp_path, monkeypatch, text):
     """Put a module `cuda.bindings.driver` with this text before the installed one."""
     package = tmp_path / "cuda" / "bindings"
     package.mkdir(parents=True)
@@ -170,27 +153,21 @@ def with_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_missing_bindings_are_a_skip_that_says_what_to_install(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_bindings(tmp_path, monkeypatch, "raise ImportError('none here')")
-    with pytest.raises(Skip, match=r"needs cuda-bindings \(none here\)"):
+@pytest.mark.parametrize(
+    ("text", "need"),
+    [
+        ("raise ImportError('none here')", r"needs cuda-bindings \(none here\)"),
+        pytest.param(BINDINGS.format(version=12040), TOO_OLD, marks=pytest.mark.slow),
+    ],
+)
+def test_missing_bindings_and_a_driver_that_is_too_old_are_skips(bench, tmp_path, monkeypatch, text, need):
+    with_bindings(tmp_path, monkeypatch, text)
+    with pytest.raises(Skip, match=need):
         CONTROLLER.Controller(bench)
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_too_old_is_a_skip_with_its_version(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12040))
-    with pytest.raises(Skip, match=r"CUDA 12\.8 \(570\) or newer; this driver is for CUDA 12\.4"):
-        CONTROLLER.Controller(bench)
-
-
-@pytest.mark.slow
-def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names_it(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names_it(bench, tmp_path, monkeypatch):
     with_bindings(tmp_path, monkeypatch, BINDINGS.format(version=12090))
     opened = CONTROLLER.Controller(bench)
     with pytest.raises(Skip, match="cuCheckpointProcessLock"):
@@ -202,7 +179,7 @@ def test_a_call_that_the_driver_or_the_bindings_do_not_have_is_a_skip_that_names
     opened.end()
 
 
-def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error() -> None:
+def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error():
     with pytest.raises(Skip, match="does not suspend programs here"), SUSPEND._skip_if_unsupported():
         raise DriverCallError("CUDA_ERROR_NOT_SUPPORTED from cuCheckpointProcessLock")
     with pytest.raises(DriverCallError), SUSPEND._skip_if_unsupported():
@@ -212,7 +189,7 @@ def test_a_driver_that_suspends_nothing_is_a_skip_and_any_other_refusal_an_error
 class CountedDevice:
     """A device whose free bytes and processes a test sets; allocations on it are discarded."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         """Prepare the device with 1 GiB free and one process on it."""
         self.free, self.processes = 2**30, 1
         runtime = SimpleNamespace(memset=lambda *_: None, deviceSynchronize=lambda: None)
@@ -223,9 +200,7 @@ class CountedDevice:
         monkeypatch.setattr(SUSPENSION.lib, "processes_on", lambda _: self.processes)
 
 
-def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_found(monkeypatch):
     device = CountedDevice(monkeypatch)
     use = SUSPENSION.DeviceUse(device)
     device.processes = 2
@@ -242,14 +217,14 @@ def test_suspending_a_program_leaves_one_process_fewer_and_one_that_stays_is_fou
         use.expect_gone(2**21, before)
 
 
-def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes() -> None:
+def test_host_memory_that_is_too_small_is_a_skip_with_the_bytes():
     with pytest.raises(Skip, match=f"needs {2 * 2**60 + 2**30} bytes of free host memory"):
         SUSPENSION.need_host_memory(2**60)
     SUSPENSION.need_host_memory(2**20)
     assert 0 < SUSPENSION.touch_host_memory(2**24) < 5
 
 
-def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back() -> None:
+def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back():
     uuids = [bytes([number]) * 16 for number in range(4)]
     following = dict(SUSPEND.rotation(uuids))
     assert sorted(following) == sorted(following.values()) == uuids
@@ -260,7 +235,7 @@ def test_in_a_migration_every_gpu_has_one_successor_and_a_full_turn_leads_back()
     assert place == uuids[2]
 
 
-def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_its_uuid() -> None:
+def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_its_uuid():
     old, new = bytes(16), bytes(range(16))
     before = {old: 2, new: 0}
     # the UUID that the driver gives the program may be outdated
@@ -273,7 +248,7 @@ def test_a_program_that_has_not_moved_is_found_by_the_lists_of_processes_or_by_i
     assert SUSPENSION.uuid_bytes("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") == new
 
 
-def test_a_mask_of_devices_refuses_a_migration_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_of_devices_refuses_a_migration_with_its_reason(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(Skip, match=r"CUDA_VISIBLE_DEVICES is set.*unset it"):
         SUSPEND._need_one_model(None, 2)

@@ -9,7 +9,6 @@ import io
 import itertools
 import re
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,13 @@ Described = ast.ClassDef | Function
 Documented = ast.Module | Described
 
 
-def code() -> Iterator[Path]:
-    """Yield the files of the code, relative to the repository."""
+def code():
     for room in ROOMS:
         yield from (path.relative_to(ROOT) for path in sorted((ROOT / room).rglob("*.py")))
 
 
 @pytest.fixture(scope="module")
-def parsed() -> Iterator[list[tuple[Path, str, Described]]]:
+def parsed():
     """Yield what `described` gives of every file of the code, and search for no garbage meanwhile."""
     gc.disable()
     files = [(path, ast.parse((ROOT / path).read_text(encoding="utf-8"))) for path in code()]
@@ -48,7 +46,7 @@ def parsed() -> Iterator[list[tuple[Path, str, Described]]]:
     gc.enable()
 
 
-def described(node: ast.Module | ast.ClassDef, owner: str = "") -> Iterator[tuple[str, Described]]:
+def described(node, owner=""):
     """Yield the classes, functions and methods of a file with their full names, without those inside functions."""
     for inner in node.body:
         if isinstance(inner, Described):
@@ -57,7 +55,7 @@ def described(node: ast.Module | ast.ClassDef, owner: str = "") -> Iterator[tupl
             yield from described(inner, f"{owner}{inner.name}.")
 
 
-def prose(source: str) -> Iterator[str]:
+def prose(source):
     """Yield the docstrings and the blocks of comments of a file, each on one line."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, Documented):
@@ -68,15 +66,14 @@ def prose(source: str) -> Iterator[str]:
         yield " ".join(token.string.lstrip("# ") for _, token in block)
 
 
-def bound_names(function: Function) -> set[str]:
+def bound_names(function):
     """Return the names to which the function binds a value."""
     names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 @functools.cache
-def at_doors() -> frozenset[tuple[str, str]]:
-    """Return the module and name of each class and function that a door exports, alone or with its module."""
+def at_doors():
     exported = set()
     for door in (importlib.import_module(f"gpubench.api.{name}") for name in DOORS):
         for value in (getattr(door, name) for name in getattr(door, "__all__", vars(door))):
@@ -85,7 +82,7 @@ def at_doors() -> frozenset[tuple[str, str]]:
     return frozenset(exported)
 
 
-def has_callers(path: Path, name: str, node: Described) -> bool:
+def has_callers(path, name, node):
     """Return whether users read the docstring: of a door's object, a protocol, a fixture, a command, or a case."""
     decorators = (call.func if isinstance(call, ast.Call) else call for call in node.decorator_list)
     is_case = any(isinstance(decorator, ast.Attribute) and decorator.attr == "case" for decorator in decorators)
@@ -94,12 +91,12 @@ def has_callers(path: Path, name: str, node: Described) -> bool:
     return is_case or path.as_posix().startswith(FOR_CALLERS) or is_exported
 
 
-def names_a_source(text: str) -> bool:
+def names_a_source(text):
     """Return whether a docstring cites a paper, standard, manual or tool, which it may do at any length."""
     return any(mark in text for mark in ("(20", "(19", ", 20", ", 19", " 20", " 19", "et al", "STREAM", "nccl-tests"))
 
 
-def test_docstrings_are_sentences_and_behind_doors_short(parsed) -> None:
+def test_docstrings_are_sentences_and_behind_doors_short(parsed):
     wrong = []
     for path, name, node in parsed:
         text = ast.get_docstring(node) or ""
@@ -112,7 +109,7 @@ def test_docstrings_are_sentences_and_behind_doors_short(parsed) -> None:
     assert wrong == []
 
 
-def test_functions_bind_names_that_say_what_they_hold(parsed) -> None:
+def test_functions_bind_names_that_say_what_they_hold(parsed):
     wrong = []
     for path, name, node in parsed:
         if isinstance(node, Function) and (bound := SAY_NOTHING & bound_names(node)):
@@ -120,7 +117,7 @@ def test_functions_bind_names_that_say_what_they_hold(parsed) -> None:
     assert wrong == []
 
 
-def test_docstrings_and_comments_hold_no_riddles() -> None:
+def test_docstrings_and_comments_hold_no_riddles():
     wrong = []
     for path in code():
         source = (ROOT / path).read_text(encoding="utf-8")
@@ -142,14 +139,14 @@ def test_docstrings_and_comments_hold_no_riddles() -> None:
         "Make as many rounds as there are elements.",
     ],
 )
-def test_a_riddle_is_noticed_in_docstrings_and_comments(text: str) -> None:
+def test_a_riddle_is_noticed_in_docstrings_and_comments(text):
     comment = "# " + text.replace("\n    ", "\n# ")
     for source in (f'"""{text}"""', comment):
         (riddle,) = filter(None, prose(source))
         assert RIDDLES.search(riddle)
 
 
-def test_plain_sentences_are_no_riddles() -> None:
+def test_plain_sentences_are_no_riddles():
     for text in (
         "twice as many steps",
         "Like `hot`, for a captured graph.",

@@ -15,7 +15,6 @@ PAGE = (Path(__file__).parents[1] / "docs" / "your-own-program.md").read_text()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with the page's files, each under the name before its block."""
     place = tmp_path_factory.mktemp("program")
     for name, block in re.findall(r"`([\w.]+\.(?:py|cu))`[^`]*\n\n```(?:python|cuda)\n(.*?)```", PAGE, re.DOTALL):
         if not (place / name).exists():
@@ -24,7 +23,6 @@ def folder(tmp_path_factory):
 
 
 def run_tests(folder, *options):
-    """Run pytest as the page calls it."""
     command = [sys.executable, "-B", "-m", "pytest", *options]
     # the program must not count as a neighbour
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}

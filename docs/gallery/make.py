@@ -38,7 +38,7 @@ _SHOWN = {  # by section of the page: the titles of the drawings to show, and th
     ),
     "Counters over time": (("nvml.power", 0), ("nvml.event_reasons", 0)),
 }
-_PAYING = "whole/h200x2-compression"
+_PAYING = "whole/h200x2"
 _PAYS = (
     ("Compression throughput by ratio", 0),
     ("Break-even link bandwidth by codec", 0),

@@ -446,11 +446,11 @@ def _of_peak(figure: Figure, basis: Basis) -> str:
 
 def _outcome_text(spread: Spread) -> str:
     """Return how the replicates ended, with cause and labels: `2 ok, 1 failed: wrong answer (loaded)`."""
+    labels = ", ".join(spread.labels)
+    if spread.statuses.keys() == {"ok"}:
+        return labels
     counts = spread.statuses
     cause = spread.rows[0].result.cause.replace("-", " ")
     ending = ", ".join(status if count == len(spread.rows) else f"{count} {status}" for status, count in counts.items())
     ending = f"{ending}: {cause}" if cause and spread.status != "ok" else ending
-    labels = ", ".join(spread.labels)
-    if set(counts) == {"ok"}:
-        return labels
     return f"{ending} ({labels})" if labels else ending

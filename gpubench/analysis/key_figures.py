@@ -82,11 +82,13 @@ def key_values(summary: Summary) -> list[KeyValue]:
 
 def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
     """Return the figures that lead the section of a suite; each title has the axes that the figure leaves open."""
+    wanted_figures = [wanted for name, wanted in OF_SUITES if name == suite]
+    if not wanted_figures:
+        return []
     spreads = [spread for spread in summary.spreads() if spread.case.suite == suite and spread.figure is not None]
     return [
         replace(value, title=", ".join((value.title, *_open_axes(spread, wanted))))
-        for name, wanted in OF_SUITES
-        if name == suite
+        for wanted in wanted_figures
         for value in _values(summary, spreads, suite, wanted)
         for spread in spreads
         if (spread.case.id, spread.devices) == (value.case_id, value.devices)

@@ -197,7 +197,7 @@ def _suite_names(run: Run) -> list[str]:
 
 def _suite_line(summary: Summary, name: str, results: Sequence[Result]) -> SuiteLine:
     """Return the line of the suite `name`: the number of its `results` by status, and their seconds together."""
-    info = next((info for info in summary.run.manifest.suites if info.name == name), None)
+    info = summary.suite_infos.get(name)
     counts = dict.fromkeys(("ok", "skipped", "failed", "invalid"), 0)
     for result in results:
         counts[result.status] += 1

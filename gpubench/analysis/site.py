@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gpubench.analysis import phases
 from gpubench.analysis.key_figures import KeyValue
 from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
@@ -35,19 +36,23 @@ class CaseFigure:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """The runs of one case on one card: each run's date, tier and page with its figure. At least one."""
+    """The runs of one case in one tier on one card: each run's date and page with its figure. At least one."""
 
     label: str
     address: str
-    figures: tuple[tuple[str, str, str, CaseFigure], ...]
+    tier: str
+    figures: tuple[tuple[str, str, CaseFigure], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CataloguePage:
-    """A page of the catalogue: of a card with a row for each case, or of a case with a row for each card."""
+    """A page of the catalogue: of a card with a row for each case, or of a case with a row for each card.
+
+    Tiers have separate rows, because they measure for different times."""
 
     title: str
     rows: tuple[CatalogueRow, ...]
+    is_case: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ class SiteRun:
 class ListedRun:
     """A run in the index, with the addresses of its page and of its comparison with an earlier run.
 
-    `compared_with` names the earlier run; both texts are empty without a comparison."""
+    A site without pages of runs has the place in the index, `index.html#1f0c…`, as their address. `compared_with` names
+    the earlier run; both texts are empty without a comparison."""
 
     run: SiteRun
     page: str
@@ -171,19 +177,21 @@ def _page_name(kind: str, name: str) -> str:
 
 def catalogue(devices: Sequence[SiteDevice]) -> dict[str, CataloguePage]:
     """Return the pages of the catalogue by their addresses: one of each card, and one of each case on all cards."""
-    groups: dict[tuple[str, str], list[tuple[str, str, str, CaseFigure]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[str, str, CaseFigure]]] = {}
     for device in devices:
         for listed in device.runs:
             for figure in listed.run.cases:
-                seen = (listed.run.date, listed.run.tier, listed.page, figure)
-                groups.setdefault((device.name, figure.case), []).append(seen)
+                if figure.case.startswith(f"{phases.SUITE}/"):
+                    continue  # one program's phases are no case that another run repeats
+                seen = (listed.run.date, listed.page, figure)
+                groups.setdefault((device.name, figure.case, listed.run.tier), []).append(seen)
     cards: dict[str, list[CatalogueRow]] = {}
     cases: dict[str, list[CatalogueRow]] = {}
-    for (card, case), figures in groups.items():
-        cards.setdefault(card, []).append(CatalogueRow(case, _page_name("cases", case), tuple(figures)))
-        cases.setdefault(case, []).append(CatalogueRow(card, _page_name("cards", card), tuple(figures)))
+    for (card, case, tier), figures in groups.items():
+        cards.setdefault(card, []).append(CatalogueRow(case, _page_name("cases", case), tier, tuple(figures)))
+        cases.setdefault(case, []).append(CatalogueRow(card, _page_name("cards", card), tier, tuple(figures)))
     return {
-        _page_name(kind, name): CataloguePage(name, tuple(rows))
+        _page_name(kind, name): CataloguePage(name, tuple(rows), kind == "cases")
         for kind, pages in (("cards", cards), ("cases", cases))
         for name, rows in pages.items()
     }

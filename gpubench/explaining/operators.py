@@ -55,8 +55,8 @@ def roofs(device: Device, measured: Summary | None) -> dict[str, hardware.Peak]:
     devices = [other for other in measured.run.manifest.facts.devices if other.backend != "host"]
     same = [other for other in devices if other.name == device.name or not device.arch]
     if not same:
-        names = ", ".join(other.name for other in devices)
-        raise LookupError(f"the run with the roofs measured {names}, and the trace is of {device.name}")
+        others = f"{', '.join(other.name for other in devices)}, and the trace is of {device.name}"
+        raise LookupError(f"the run with the roofs measured {others if devices else 'no GPU'}")
     evidence = Evidence(measured)
     for case in evidence.named((*alone.READS, *alone.LINKS, *alone.PRODUCTS), same[0].id):
         limit = case.series.limit

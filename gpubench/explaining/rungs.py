@@ -251,7 +251,7 @@ def _why_no_top(case: Measured) -> str:
     if not case.series.limit:
         return "no peak of the hardware bounds this case; `gpubench compare` tells why it differs from another run"
     if case.device.backend == "host" and not case.spec:
-        return f"the peak of a host is what {alone.HOST_UNITS} reaches: measure both in one run"
+        return f"the peak of a host is what {alone.HOST_UNITS} reaches on all cores: measure both in one run"
     if _top(case):
         return f"it counts no work towards its peak {case.series.limit}"
     return f"no data sheet of {case.device.name} states a peak for {case.series.limit}, and no clock was read for it"

@@ -1,7 +1,8 @@
 """Import GuideLLM's report (`--output kind=json`, `benchmarks.json`): a served language model under each load.
 
-The names come from `src/guidellm/benchmark/schemas` of version 0.7 (report version 2). Only requests that succeeded
-count. A strategy `concurrent` or `synchronous` keeps its number of requests in flight; the others are open."""
+The names come from `src/guidellm/benchmark/schemas` of version 0.7 (report version 2) and from published reports of 0.5
+(report version 1), whose metrics are alike. Only requests that succeeded count. A strategy `concurrent` or
+`synchronous` keeps its number of requests in flight; the others are open."""
 
 import math
 from typing import Any
@@ -32,7 +33,7 @@ def _add_benchmark(output: gb.Output, item: dict[str, Any]) -> None:
     if not requests or not _metric(metrics, "output_token_count", "total_sum"):
         _served.add_unanswered(output, gb.UNSTATED.id, served)
         return
-    kind = gb.json_value(config, "strategy/type_", str)
+    kind = gb.json_value(config, "strategy/type_", str, "") or gb.json_value(config, "strategy/kind", str)
     streams = 1 if kind == "synchronous" else gb.json_value(config, "strategy", dict).get("streams")
     rate = _served.request_rate({"request_rate": gb.json_value(config, "strategy", dict).get("rate")})
     inputs, outputs = (_metric(metrics, f"{side}_token_count", "total_sum") for side in ("prompt", "output"))
@@ -51,8 +52,8 @@ def _add_benchmark(output: gb.Output, item: dict[str, Any]) -> None:
 
 def _read(text: str) -> gb.Imported:
     body = gb.json_object(text)
-    if (version := gb.json_value(body, "metadata/version", int)) != 2:
-        raise gb.BadOutput(f"a report of version {version}, but gpubench reads version 2")
+    if (version := gb.json_value(body, "metadata/version", int)) not in (1, 2):
+        raise gb.BadOutput(f"a report of version {version}, but gpubench reads versions 1 and 2")
     output = gb.Output("guidellm", "imported: a served language model as GuideLLM measured it")
     output.versions["guidellm"] = gb.json_value(body, "metadata/guidellm_version", str)
     for item in gb.json_value(body, "benchmarks", list):

@@ -2,7 +2,8 @@
 
 NsightComputeCli.html describes the columns under "CSV". A launch is a sample of its kernel with its grid and block.
 Only the duration and the rate of the memory are read. The profiler fixes the clocks, so compare with profiles alone. A
-number has a point as its decimal mark and commas between thousands."""
+number has a point as its decimal mark and commas between thousands; in some locales ncu prints them the other way
+round, so a file with any such number is refused."""
 
 import csv
 import re
@@ -20,6 +21,7 @@ _TIMES = {name: unit for unit in ("ns", "us", "ms", "s") for name in (unit, f"{u
 _PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
 _RATE = re.compile(r"([KMGT]?)byte/s(?:econd)?")
 _NUMBER = re.compile(r"\d{1,3}(,\d{3})*(\.\d+)?|\d+(\.\d+)?([eE][+-]?\d+)?")
+_OTHER_LOCALE = re.compile(r"\d{1,3}(\.\d{3}){2,}(,\d+)?|\d{1,3}(\.\d{3})*,(\d{1,2}|\d{4,})")  # 27.595.520, 65,77
 _Metric = tuple[str, str, str]  # metric, unit, printed value
 
 
@@ -60,6 +62,8 @@ def _read(text: str) -> gb.Imported:
                 continue
             axes = (("name", "Kernel Name"), ("grid", "Grid Size"), ("block", "Block Size"))
             params: gb.Params = tuple((axis, cells[column]) for axis, column in axes if column in cells)
+            if other := next(filter(_OTHER_LOCALE.fullmatch, row), ""):
+                raise gb.BadOutput(f"{other[:40]!r} has a comma as its decimal mark; profile again with LC_ALL=C")
             launches = kernels.setdefault((params, f"cuda:{cells.get('Device') or '0'}"), {})
             for metric in _metrics(cells, units):
                 _add_metric(launches, cells["ID"], metric)

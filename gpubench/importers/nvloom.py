@@ -25,7 +25,7 @@ class _Log(gb.Output):
             self.test, self.columns, self.cells = running[1], [], []
         elif total := _TOTAL.match(line):
             self._add_matrix(total["name"], total["sum"], total["unit"])
-        elif re.match(r"(Min|Avg|Max|ExecutionTime|Done) ", line):
+        elif re.match(r"(Min|Avg|Max|ExecutionTime|Done|sleeping for) ", line):
             return
         elif self.test:
             labels = [cell.strip() for cell in line.split("\t") if cell.strip() != "|"]

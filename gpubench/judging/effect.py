@@ -15,6 +15,11 @@ from gpubench import stats
 from gpubench.judging.evidence import Side
 from gpubench.judging.noise import ERRORS, LEAST_REPLICATES, chance_errors, chance_errors_of
 
+_LEAST_PAIRED = 5  # processes per side whose differences in pairs have degrees of freedom enough
+_DRIFT_CHANCE = 0.01  # the two-sided probability of such a correlation of two sides without a drift
+_LEAST_DRIFTING = 8  # the median correlation of fewer cases is too uncertain
+_DRIFTING = 0.5
+
 
 class Scatter(NamedTuple):
     """How much identical code scatters, on logarithms.
@@ -117,6 +122,32 @@ def effects(pairs: Sequence[SidePair]) -> list[Effect]:
     for indices in shapes.values():
         by_index |= zip(indices, _effects_of_equal_counts([pairs[index] for index in indices]), strict=True)
     return [by_index[index] for index in range(len(pairs))]
+
+
+def with_drift_taken_out(pairs: Sequence[SidePair], are_neighbours: Sequence[bool]) -> list[SidePair]:
+    """Return pairs of sides that were measured in turn, as zeros and differences of neighbours where both sides drift.
+
+    Differences of neighbours cancel a drift of the machine, but have half the degrees of freedom. So they are taken
+    only where the logarithms of both sides correlate: in a case beyond chance, or in most cases."""
+    counts: dict[int, list[int]] = {}
+    for index, (side_pair, has_neighbours) in enumerate(zip(pairs, are_neighbours, strict=True)):
+        if has_neighbours and len(side_pair.before) == len(side_pair.after) >= _LEAST_PAIRED:
+            counts.setdefault(len(side_pair.before), []).append(index)
+    free = list(pairs)
+    for count, indices in counts.items():
+        before, after = (np.array([getattr(pairs[index], name) for index in indices]) for name in ("before", "after"))
+        first, second = (side - side.mean(axis=1, keepdims=True) for side in (before, after))
+        scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+        correlation = (first * second).sum(axis=1) / np.maximum(scale, 1e-300)
+        score = correlation * np.sqrt((count - 2) / np.maximum(1 - correlation**2, 1e-12))
+        drifts = score > float(stats.student_quantile(np.array(count - 2.0), _DRIFT_CHANCE))
+        if len(indices) >= _LEAST_DRIFTING and float(np.median(correlation)) > _DRIFTING:
+            drifts |= correlation > 0
+        for row in np.flatnonzero(drifts).tolist():
+            index = indices[row]
+            differences = tuple((after[row] - before[row]).tolist())
+            free[index] = replace(pairs[index], before=(0.0,) * count, after=differences)
+    return free
 
 
 def _effects_of_equal_counts(pairs: Sequence[SidePair]) -> list[Effect]:

@@ -5,6 +5,7 @@ measured together; its processes share a state of the machine that the processes
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -195,6 +196,11 @@ class Side:
         processes, sources, sessions = (tuple(column[index] for index in selected) for column in columns)
         return Side(self.case, self.devices, processes, sources, sessions)  # type: ignore[arg-type]
 
+    def joined(self, more: Side) -> Side:
+        """Return the side with the processes of `more` behind its own."""
+        columns = zip(*((side.processes, side.readings, side.sessions) for side in (self, more)), strict=True)
+        return Side(self.case, self.devices, *(first + second for first, second in columns))
+
     @property
     def numbers(self) -> list[tuple[int, int]]:
         """For each process its run file and its place among the processes of this case in that file, from 0."""
@@ -274,7 +280,7 @@ class Evidence:
         self.sessions = tuple(tuple(session) for session in sessions)
         self.readings = tuple(reading for session in self.sessions for reading in session)
         self.sides = _sides(self.sessions)
-        self._tables: dict[int, CounterTable] = {}
+        self.tables: dict[int, CounterTable] = {}
 
     @property
     def has_failed(self) -> bool:
@@ -288,7 +294,15 @@ class Evidence:
 
     def with_repeats(self, more: Sequence[Reading]) -> Evidence:
         """Return new evidence in which the readings of a repeated measurement are added to the last session."""
-        return Evidence((*self.sessions[:-1], (*self.sessions[-1], *more)))
+        evidence = copy.copy(self)
+        evidence.sessions = (*self.sessions[:-1], (*self.sessions[-1], *more))
+        evidence.readings = (*self.readings, *more)
+        added = _sides([more], len(self.sessions) - 1, len(self.readings))
+        # the other sides stay, with what was computed of them
+        repeated = {key: self.sides[key].joined(side) if key in self.sides else side for key, side in added.items()}
+        evidence.sides = self.sides | repeated
+        evidence.tables = dict(self.tables)
+        return evidence
 
     def without(self, processes: Collection[tuple[int, int]]) -> Evidence:
         """Return the evidence without these processes of all cases, given as `Side.numbers`."""
@@ -305,13 +319,13 @@ class Evidence:
     def _clock(self, side: Side, index: int, measure: Measure) -> float:
         """Return the median that a clock had in the window of one process, in Hz; NaN if no counter was read in it."""
         source, process = side.readings[index], side.processes[index]
-        if source not in self._tables:
+        if source not in self.tables:
             reading = self.readings[source]
-            self._tables[source] = CounterTable(reading.manifest.counters, reading.gathered.clocks)
+            self.tables[source] = CounterTable(reading.manifest.counters, reading.gathered.clocks)
         values = [
             value
             for device in side.devices
-            for track in self._tables[source].of(device, measure)
+            for track in self.tables[source].of(device, measure)
             for value in track.during(*process.window).values
         ]
         return float(np.median(values)) if values else math.nan
@@ -325,11 +339,11 @@ def in_turn(before: Evidence, after: Evidence) -> bool:
     return bool(first and second) and min(first) < max(second) and min(second) < max(first)
 
 
-def _sides(sessions: Iterable[Sequence[Reading]]) -> dict[Key, Side]:
-    """Return the side of each case and device set."""
+def _sides(sessions: Iterable[Sequence[Reading]], first_session: int = 0, first_reading: int = 0) -> dict[Key, Side]:
+    """Return the side of each case and device set; sessions and readings are numbered from these numbers on."""
     columns: dict[Key, tuple[Case, list[Process], list[int], list[int]]] = {}
-    numbered = ((session_number, reading) for session_number, session in enumerate(sessions) for reading in session)
-    for source, (session_number, reading) in enumerate(numbered):
+    numbered = ((number, reading) for number, session in enumerate(sessions, first_session) for reading in session)
+    for source, (session_number, reading) in enumerate(numbered, first_reading):
         for key, results in reading.gathered.results.items():
             _, processes, sources, session_numbers = columns.setdefault(key, (results[0][0], [], [], []))
             processes += [process for _, process in results]

@@ -25,10 +25,12 @@ from gpubench.judging.outliers import (
     Mask,
     Matrix,
     Outliers,
+    Vector,
 )
 
 _LEAST_CASES = 2  # a family with one case needs no row, because the mean of one case is that case
 _LEAST_KNOWN = 0.4  # the least share of the weight of a family's cases, or of a unit's parts, that must be known
+_MIDDLE = 0.42  # the weighted median is the mean of this quantile and of its mirror, so that none needs equal weights
 _QUARTER = 0.25
 _SCOUT_ALPHA = 0.05  # the share of healthy fleets in which a component is no reference although nothing is wrong
 _LEAST_UNITS = 3  # racks or nodes: with two it is unknown which one is wrong
@@ -141,44 +143,88 @@ def _judge_rows(
     names = [key.family for key in keys]
     pools = [""] * len(names) if pools_all else names
     cases = outliers.find(rates, errors, pools, may_refer, limits)
-    families, means, mean_errors, refer = _family_rows(keys, rates, errors, may_refer, cases.spread)
-    of_families = [row.family for row in families]
-    limits_of_means = replace(limits, spread=limits.spread / 2)
-    pools_of_means = [""] * len(families) if pools_all else of_families
+    families = _family_rows(keys, rates, errors, may_refer, cases.spread)
+    limits_of_middles = replace(limits, spread=limits.spread / 2)
     # what looks like an outlier of a family at a lower limit is no reference in this family
-    judged = outliers.find(means, mean_errors, pools_of_means, refer, replace(limits_of_means, alpha=_SCOUT_ALPHA))
-    strange = judged.is_suspect | judged.is_fast
+    scouted = families.outliers(slice(None), pools_all, replace(limits_of_middles, alpha=_SCOUT_ALPHA))
+    strange = scouted.is_suspect | scouted.is_fast
     if strange.any():
-        for family, units in zip(of_families, strange, strict=True):
-            may_refer = may_refer & ~(np.array([name == family for name in names])[:, None] & units)
+        for row, units in zip(families.rows, strange, strict=True):
+            may_refer = may_refer & ~(np.array([name == row.family for name in names])[:, None] & units)
         cases = outliers.find(rates, errors, pools, may_refer, limits)
-    limits_of_means = replace(limits_of_means, curves=cases.curves)
-    judged = outliers.find(means, mean_errors, pools_of_means, refer & ~strange, limits_of_means)
-    return (*(Row(key, key.family) for key in keys), *families), cases.above(judged)
+    families = families._replace(refer=families.refer & ~strange)
+    judged, curves = cases, (outliers.curves_of_medians(cases.curves), cases.curves)
+    for part, of_part in zip((slice(families.medians), slice(families.medians, None)), curves, strict=True):
+        alpha = limits.alpha * len(families.rows[part]) / max(1, len(families.rows))
+        limits_of_part = replace(limits_of_middles, alpha=alpha, curves=of_part)
+        judged = judged.above(families.outliers(part, pools_all, limits_of_part))
+    return (*(Row(key, key.family) for key in keys), *families.rows), judged
 
 
-def _family_rows(
-    keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_refer: Mask, spread: Matrix
-) -> tuple[list[Row], Matrix, Matrix, Mask]:
-    """Return for families of two cases or more: rows, means of rates, their errors, and a mask of references."""
-    rows, means, mean_errors, refer = [], [], [], []
-    for family in dict.fromkeys(key.family for key in keys):
-        chosen = [row for row, key in enumerate(keys) if key.family == family and np.isfinite(rates[row]).sum() > 1]
-        if len(chosen) < _LEAST_CASES:
-            continue
-        references = np.where(may_refer[chosen], rates[chosen], np.nan)
-        centred = rates[chosen] - outliers.medians(references)
-        weight = np.where(np.isfinite(centred), spread[chosen] ** -2.0, 0.0)
-        total = weight.sum(axis=0)
-        is_known = total >= _LEAST_KNOWN * (spread[chosen] ** -2.0).sum()
-        total = np.where(total > 0, total, 1.0)
-        rows.append(Row(None, family))
-        means.append(np.where(is_known, (weight * np.nan_to_num(centred)).sum(axis=0) / total, np.nan))
-        mean_errors.append(np.sqrt(((weight * np.nan_to_num(errors[chosen])) ** 2).sum(axis=0)) / total)
+class _Families(NamedTuple):
+    """A row for each family of two cases or more: a median for the first `medians`, a mean for families of two."""
+
+    rows: list[Row]
+    middles: Matrix
+    errors: Matrix
+    refer: Mask
+    medians: int
+
+    def outliers(self, part: slice, pools_all: bool, limits: Limits) -> Outliers:
+        """Return the outliers in these rows."""
+        pools = ["" if pools_all else row.family for row in self.rows[part]]
+        return outliers.find(self.middles[part], self.errors[part], pools, self.refer[part], limits)
+
+
+def _family_rows(keys: Sequence[CaseKey], rates: Matrix, errors: Matrix, may_refer: Mask, spread: Matrix) -> _Families:
+    """Return the families with their medians or means, the errors of these, and a mask of the references."""
+    known = np.isfinite(rates)
+    of_families: dict[str, list[int]] = {}
+    for row, key in enumerate(keys):
+        if known[row].sum() > 1:
+            of_families.setdefault(key.family, []).append(row)
+    families = [(family, chosen) for family, chosen in of_families.items() if len(chosen) >= _LEAST_CASES]
+    families.sort(key=lambda item: len(item[1]) == _LEAST_CASES)
+    middles, middle_errors, refer = [], [], []
+    for _, chosen in families:
+        is_reference = may_refer[chosen] & known[chosen]
+        centred = rates[chosen] - outliers.medians(np.where(is_reference, rates[chosen], np.nan))
+        weight = np.where(known[chosen], spread[chosen] ** -2.0, 0.0)
+        total = np.where(weight.any(axis=0), weight.sum(axis=0), 1.0)
+        is_known = weight.sum(axis=0) >= _LEAST_KNOWN * (spread[chosen] ** -2.0).sum()
+        if len(chosen) > _LEAST_CASES:
+            second = np.sort(weight, axis=0)[-2]
+            middle = _weighted_medians(centred, np.minimum(weight, second))  # no case decides alone
+            is_known &= second > 0
+        else:
+            middle = (weight * np.nan_to_num(centred)).sum(axis=0) / total
+        # a few medians can be closer together by chance than the noise of their cases makes means
+        distances = np.abs(centred / spread[chosen])[is_reference]
+        least = outliers.MAD_TO_SIGMA * float(np.median(distances)) if len(distances) else 0.0
+        error = np.sqrt(((weight * np.nan_to_num(errors[chosen])) ** 2).sum(axis=0)) / total
+        middles.append(np.where(is_known, middle, np.nan))
+        middle_errors.append(np.maximum(error, least / np.sqrt(total)))
         refer.append(may_refer[chosen].any(axis=0))
-    shape = (len(rows), rates.shape[1])
-    both = np.array([means, mean_errors], float).reshape(2, *shape)
-    return rows, both[0], both[1], np.array(refer, bool).reshape(shape)
+    shape = (len(families), rates.shape[1])
+    both = np.array([middles, middle_errors], float).reshape(2, *shape)
+    medians = sum(len(chosen) > _LEAST_CASES for _, chosen in families)
+    rows = [Row(None, family) for family, _ in families]
+    return _Families(rows, both[0], both[1], np.array(refer, bool).reshape(shape), medians)
+
+
+def _weighted_medians(values: Matrix, weights: Matrix) -> Vector:
+    """Return the weighted median of each column, which no single value can move far.
+
+    It is the mean of the two quantiles beside the middle, or, where one value has the weight to be one of them, the
+    quantile nearer to zero."""
+    order = np.argsort(np.where(weights > 0, values, np.inf), axis=0)
+    shares = np.take_along_axis(weights, order, axis=0).cumsum(axis=0)
+    total = shares[-1]
+    places = (shares >= _MIDDLE * total).argmax(axis=0), (shares > (1 - _MIDDLE) * total).argmax(axis=0)
+    low, high = (np.take_along_axis(values, np.take_along_axis(order, at[None, :], 0), 0)[0] for at in places)
+    nearer = np.where(np.abs(low) < np.abs(high), low, high)
+    middles: Vector = np.where(weights.max(axis=0) < _MIDDLE * total, (low + high) / 2, nearer)
+    return middles
 
 
 def _without_shared(found: Outliers, units: Units, larger: Sequence[Level]) -> Outliers:

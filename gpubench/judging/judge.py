@@ -223,7 +223,7 @@ def judge(
     return Judgement(
         tuple(sorted(findings, key=badness)),
         tuple(old.case for old in vanished if _is_named(old, before, after)),
-        tuple(new.case for old, new in pairs if new is not None and (old is None or not old.is_measured)),
+        tuple(new.case for old, new in pairs if new and new.is_measured and not (old and old.is_measured)),
         notes=(
             *_partial_run_notes("baseline", before),
             *_partial_run_notes("candidate", after),
@@ -317,6 +317,9 @@ def _findings_with_effects(
         effect.pair(old, new, noises.get((old.case.id, old.devices)), scatter)
         for (old, new), scatter in zip(pairs, scatters, strict=True)
     ]
+    if bounds is None:
+        are_neighbours = [(old.readings, old.ok) == (new.readings, new.ok) for old, new in pairs]
+        side_pairs = effect.with_drift_taken_out(side_pairs, are_neighbours)
     effects = effect.effects(side_pairs)
     if bounds:
         effects = between_two_sessions(pairs, effects, bounds)

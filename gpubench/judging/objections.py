@@ -330,6 +330,8 @@ def _data_hashes(manifest: Manifest) -> dict[str, str]:
 
 def _kind_differences(old: Side, new: Side) -> tuple[str, ...]:
     """Return the differences between the methods of two sides, as phrases, each once."""
+    if old.kinds == new.kinds and len(old.kinds) < 2:
+        return ()
     kinds = tuple(dict.fromkeys((*old.kinds, *new.kinds)))
     reasons = (reason for kind in kinds[1:] for reason in kinds[0].differences(kind))
     return tuple(dict.fromkeys(reasons))
@@ -350,6 +352,8 @@ def _process_objection(old: Side, new: Side) -> Objection | None:
 
 def _side_objection(name: str, side: Side) -> Objection | None:
     """Return an objection if a process failed, or if processes are not ok and fewer than three are; else None."""
+    if len(side.ok) == len(side.processes):
+        return None
     if name == "candidate" and any(process.status == "failed" for process in side.processes):
         return Objection(Verdict.INVALID, "failed", f"candidate: {side.problem}")
     if side.problem and len(side.values) < LEAST_REPLICATES:
@@ -359,7 +363,7 @@ def _side_objection(name: str, side: Side) -> Objection | None:
 
 def _figure_objection(old: Side, new: Side) -> Objection | None:
     """Return an objection if the figures are identical or cannot be compared; else None."""
-    if sorted(old.values) == sorted(new.values):
+    if {*old.values} == {*new.values} and sorted(old.values) == sorted(new.values):
         return Objection(Verdict.SAME, "identical", "the same figures to the last digit")
     return _logarithm_objection(old.logs, new.logs, (*old.values, *new.values))
 

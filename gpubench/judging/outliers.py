@@ -36,7 +36,8 @@ LEAST_SPREAD = 0.001  # the standard deviation of a case: components are closer 
 _LINK_SPREAD = 0.002  # likewise of the pairs of nodes
 MOST_SHARE = 0.2  # the largest share of components or links that can be suspects; more are another population
 _LEAST_REFERENCES = 3
-_NEAR = 5.0 * 1.4826  # the search begins with the components within five robust standard deviations of the median
+MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation of a normal sample estimate its standard deviation
+_NEAR = 5.0 * MAD_TO_SIGMA  # the search begins with the components within five robust standard deviations of the median
 _MOST_ROUNDS = 10
 _FAMILY_FREEDOM = 8.0  # the most degrees of freedom that the other cases of a family add to the variance of a case
 # The curves that the scores of one side may have: Student's t of these degrees of freedom (a million: the normal
@@ -51,6 +52,9 @@ _DENSITIES = np.array(  # the logarithms of the densities of their absolute valu
 )
 _OF_CURVES = np.array([0.4, 0.15, 0.3, 0.15])
 PRIORS = (np.diag(_OF_CURVES) + np.outer(_OF_CURVES, _OF_CURVES)) / 2
+# A median leaves its middle only if two values do, so its tail has twice the degrees of freedom: t(3) becomes t(6).
+_OF_MEDIANS = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=float)
+_SHARED = 0.1  # the probability that the cases of a component share their deviations, so that medians have them too
 _DOUBT = 10.0  # several scores together must be less probable by this factor each: their curve is only estimated
 _FIT_ROUNDS = 12
 _LEAST_TAIL = 4  # with fewer scores on one side no curve is fitted
@@ -269,6 +273,12 @@ def _curves() -> tuple[Vector, Matrix]:
     scores = np.geomspace(1.0, 1000.0, 700)
     students = [np.log(np.maximum(stats.student_tail(scores, np.full_like(scores, f)), 1e-300)) for f in _FREEDOMS]
     return np.log(scores), np.array([*students, -scores])
+
+
+def curves_of_medians(curves: Matrix) -> Matrix:
+    """Return the probabilities of the curves of medians over cases with the probabilities `curves`."""
+    of_medians: Matrix = _OF_MEDIANS.T @ curves @ _OF_MEDIANS
+    return (1 - _SHARED) * of_medians + _SHARED * PRIORS
 
 
 def populations(rates: Matrix) -> npt.NDArray[np.intp]:

@@ -23,7 +23,7 @@ from gpubench.base import units
 from gpubench.judging.evidence import Evidence, Key, Side, in_turn, paired
 from gpubench.judging.judge import CONFIRM, Finding, Judgement, badness, verdict_of, with_explanation
 from gpubench.judging.objections import Grounds
-from gpubench.judging.sessions import LEAST_SHIFTS, resource, without_outlying_processes
+from gpubench.judging.sessions import LEAST_SHIFTS, UNKNOWN, resource, without_outlying_processes
 from gpubench.model import Verdict
 
 LEAST_REFERENCES = 3  # a median of fewer follows a single case
@@ -36,6 +36,7 @@ _UNLIKE = 3.0  # the cases' shifts differ by more than noise where their varianc
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # the standard error of a median over the standard error of a mean
 _PAIRED_ERROR = math.sqrt(math.pi / 3)  # the same of the median of pairwise means (Hodges & Lehmann 1963)
 _MOST_PAIRED = 200  # with more cases the plain median is precise enough, and the pairs would be too many
+_ENOUGH_SESSIONS = 3  # a common step of a machine has been seen only once in fewer
 _FIRST = frozenset({0})  # the candidate's first run file, which holds all its cases
 _LOOKS_SLOWER = (Verdict.SLOWER, Verdict.SUSPECT)
 _MOST_Q = 0.05  # beyond it a case that looks slower may be a chance find among all cases
@@ -299,11 +300,17 @@ class MachineSteps:
         assert finding.effect is not None  # `_is_slower` demands it
         case = self._cases.get(finding.key)
         group = self._resources.get((finding.devices, case.resource)) if case else None
-        if allowance or len(old.centres) == 1:
-            shared = self._shared_step(finding, bound)
-            if finding.effect.low - shared - self._grounds.slowed_by_clock(old, new) <= bound:
-                what = "is of another card, and cards" if allowance else "has one session, and sessions"
+        sessions = len(old.centres)
+        if allowance or sessions < _ENOUGH_SESSIONS:
+            shared = self._shared_step(finding, max(bound, UNKNOWN))  # two sessions show one common difference
+            is_doubtful = allowance or sessions == 1 or shared
+            left = finding.effect.low - shared - self._grounds.slowed_by_clock(old, new)
+            own = max(bound, shared)  # a case may follow a common step twice as much as most
+            if is_doubtful and left <= own:
+                counted = "one session" if sessions == 1 else f"{sessions} sessions"
+                what = "is of another card, and cards" if allowance else f"has {counted}, and sessions"
                 beyond = f" beyond the {units.percent(math.expm1(shared))} by which most cases are slower"
+                most = units.percent(math.expm1(own))
                 reason = f"slower, but the baseline {what} may differ by {most}{beyond if shared else ''}"
                 return replace(finding, verdict=Verdict.INCONCLUSIVE, cause=CONFIRM, reason=reason)
         if group is None or not group.witnesses or not group.first.is_step(finding.threshold):

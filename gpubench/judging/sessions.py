@@ -26,6 +26,7 @@ _UNLIKE = (
 _OUT = 4.0  # a process is out in a case if it lies this many robust deviations from the median of its side
 _CLEARLY = 1.5  # two estimates of one scatter differ by up to about this; the wider of both would be too wide
 _ROBUST = 0.37  # the efficiency of a median of squares beside a variance (Rousseeuw & Croux 1993)
+_LEAST_FREEDOM = 5  # fewer would hide every change from suites of ten cases (tests/studies/verdict_worlds.py)
 LEAST_SHIFTS = 8  # the scatter of fewer cases is too uncertain
 _LEAST_CASES = 5  # a process can be out for most cases only if there are this many
 _LEAST_PROCESSES = 5  # and only among this many processes, of which at most a fifth is left out
@@ -117,7 +118,7 @@ def _scatter_of_shifts(effects: Sequence[Effect]) -> Scatter | None:
     noise = np.array([effect.margin / 2 for effect in effects])  # about one standard error
     squares = (shifts - np.median(shifts)) ** 2 - _SQUARED_QUARTILE * noise**2
     deviation = math.sqrt(max(float(np.median(squares)), 0.0) / _SQUARED_QUARTILE)
-    freedom = min(max(round(_ROBUST * (len(effects) - 1)), LEAST_SHIFTS - 1), _MOST_FREEDOM)
+    freedom = min(max(round(_ROBUST * (len(effects) - 1)), _LEAST_FREEDOM), _MOST_FREEDOM)
     return Scatter(deviation, chance_errors_of(freedom), 0.0, f"two sessions, by {len(effects)} cases", freedom)
 
 

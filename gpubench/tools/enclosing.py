@@ -21,6 +21,7 @@ from gpubench.plugins.report import Enclosure
 LIMIT_BYTES = 200_000  # compressed; base64 makes 270 kB of it, and a page has at most a megabyte
 _DIGITS = (9, 7)  # digits of rounded samples: finer than any clock's resolution, then finer than any noise
 _MOST_VALUES = 400  # samples of a counter after thinning
+_MOST_BYTES = 20  # largest compressed size of a number
 _LEAST_BYTES = 1.2  # smallest compressed size of a number: a run with too many numbers is not even compressed
 
 
@@ -33,6 +34,8 @@ def enclosure(run: Run, path: str | Path) -> Enclosure:
         content = store.encode_run(small, packed=True)
         if len(content) <= LIMIT_BYTES:
             return Enclosure(source, content, left_out)
+        if len(content) - _MOST_BYTES * _numbers(small) > LIMIT_BYTES:
+            break  # other content fills the file
     size = units.round_size(Path(path).stat().st_size)
     return Enclosure(source, b"", f"The samples themselves are left out: the run file has {size}.")
 
@@ -55,8 +58,12 @@ def _smaller_versions(run: Run) -> Iterator[tuple[Run, str]]:
 
 def _fits(run: Run) -> bool:
     """Return whether a run may fit into LIMIT_BYTES, at 1.2 bytes for each value of its series and counters."""
-    numbers = sum(len(series.values) for result in run.results for series in result.series) + _counter_values(run)
-    return numbers * _LEAST_BYTES <= LIMIT_BYTES
+    remarks = len({remark.text for remark in run.remarks})  # of at least two bytes each
+    return _numbers(run) * _LEAST_BYTES + 2 * remarks <= LIMIT_BYTES
+
+
+def _numbers(run: Run) -> int:
+    return sum(len(series.values) for result in run.results for series in result.series) + _counter_values(run)
 
 
 def _counter_values(run: Run) -> int:

@@ -27,7 +27,7 @@ from gpubench.tools.gating import readings
 from gpubench.tools.history.recording import run_files
 from gpubench.tools.sharing import FileNames
 
-INDEX = "index.html"
+INDEX, _STYLE = "index.html", "site.css"
 _RUNS, _COMPARISONS, _TRENDS = "runs", "comparisons", "trends"
 _FOLDERS = (_RUNS, _COMPARISONS, _TRENDS, "cards", "cases")
 _DIGITS = 16  # hexadecimal digits of the hashes that name files: 64 bits keep thousands of files distinct
@@ -73,16 +73,19 @@ class _SiteEntry:
 _STORED_RUN = pydantic.TypeAdapter(_StoredRun)
 
 
-def build(folder: Path, out: Path, share: Share, is_redacted: bool, tell: Callable[[str], None]) -> BuiltSite:
+def build(
+    folder: Path, out: Path, share: Share, is_redacted: bool, tell: Callable[[str], None], has_runs: bool = True
+) -> BuiltSite:
     """Write the site of the run files in a folder and below it into the folder `out`, or bring it up to date.
 
-    `share` anonymises every page, unless it leaves it unchanged (`is_redacted` is False)."""
+    `share` anonymises every page, unless it leaves it unchanged (`is_redacted` is False). Without the pages of runs
+    (`has_runs` is False), comparisons and trends, the index and the catalogue remain."""
     files = list(run_files([folder]))
     if not files:
         raise FileError(
             f"{folder}: there is no run file (.jsonl, .jsonl.gz) in it; name a folder that contains run files"
         )
-    return _SiteFolder(out, share, is_redacted, tell).build(files)
+    return _SiteFolder(out, share, is_redacted, tell, has_runs).build(files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class _SiteFolder:
     share: Share
     is_redacted: bool
     tell: Callable[[str], None]
+    has_runs: bool
 
     def build(self, files: Sequence[Path]) -> BuiltSite:
         self._make_folders()
@@ -109,7 +113,7 @@ class _SiteFolder:
             copies = (entries.get(entry.run.key, entry), entry)  # the most complete copy of a run counts
             entries[entry.run.key] = max(copies, key=lambda copy: copy.run.results)
         ordered = sorted(entries.values(), key=lambda entry: (entry.run.at, entry.name))
-        new = sum(self._write_page(entry) for entry in ordered)
+        new = sum(self._write_page(entry) for entry in ordered if self.has_runs)
         devices = self._write_devices(ordered)
         # the name of a damaged file may contain names of machines that only the other runs' manifests reveal
         manifests = [store.scan(entry.path, lambda _: None).manifest for entry in ordered] if refused else []
@@ -117,6 +121,7 @@ class _SiteFolder:
         names = self.share(FileNames(tuple(file for file, _ in refused)), read_manifests).names
         reasons = self.share(tuple(reason for _, reason in refused), read_manifests)
         refused_files = tuple(zip(names, reasons, strict=True))
+        _write(self.out / _STYLE, rendering.report("html").style())
         _write(self.out / INDEX, rendering.report("html").index(Site(devices, refused_files)))
         pages = catalogue(devices)
         for address, content in pages.items():
@@ -129,7 +134,7 @@ class _SiteFolder:
         with _reporting_errors(self.out):
             if index.exists() and _MARK not in _content(index):
                 raise UsageError(f"{index} exists and is not the index of a site; choose another folder with -o")
-            for name in _FOLDERS:
+            for name in _FOLDERS if self.has_runs else _FOLDERS[-2:]:
                 (self.out / name).mkdir(parents=True, exist_ok=True)
 
     def _read_entry(self, path: Path) -> _SiteEntry:
@@ -147,7 +152,8 @@ class _SiteFolder:
             run_entry = site_run(self.share(run, ()), shown_name, content, written_at)
         for outdated in (self.out / _RUNS / f"{name}.html", *(self.out / _COMPARISONS).glob(f"*{name}*.html")):
             _remove(outdated)  # they may contain names, because sharing was different
-        _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, self.is_redacted, run_entry)))
+        if self.has_runs:
+            _write(entry_file, _STORED_RUN.dump_json(_StoredRun(__version__, self.is_redacted, run_entry)))
         return _SiteEntry(path, name, run_entry)
 
     def _write_page(self, entry: _SiteEntry) -> bool:
@@ -180,18 +186,18 @@ class _SiteFolder:
         needed = {address for device in devices for address in _addresses(device)}
         needed |= {f"{_RUNS}/{name}.json" for name in hashes} | set(pages)
         for folder in _FOLDERS:
-            for path in (self.out / folder).iterdir():
+            for path in (self.out / folder).glob("*"):
                 if _PAGE_NAME.fullmatch(path.name) and f"{folder}/{path.name}" not in needed:
                     _remove(path)
 
     def _write_device(self, name: str, entries: Sequence[_SiteEntry]) -> SiteDevice:
         listed_runs = []
         for index, entry in enumerate(entries):
-            page = f"{_RUNS}/{entry.name}.html"
-            before = _previous_run(entry, entries[:index])
+            page = f"{_RUNS}/{entry.name}.html" if self.has_runs else f"{INDEX}#{entry.name[:8]}"
+            before = _previous_run(entry, entries[:index]) if self.has_runs else None
             address = self._write_comparison(before, entry) if before else ""
             listed_runs.append(ListedRun(entry.run, page, address, before.run.date if before and address else ""))
-        device_trends = trends([entry.run for entry in entries])
+        device_trends = trends([entry.run for entry in entries] if self.has_runs else [])
         address = f"{_TRENDS}/{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}.html" if device_trends else ""
         if device_trends:
             _write(self.out / address, rendering.report("html").trends(device_trends))

@@ -116,7 +116,7 @@ def _kernel(bench: gb.Bench, tier: str, share_bytes: int) -> gb.Kernel:
     when=gb.on_gpu,
     size_bytes=_sizes,
     tier=gb.points(("plain", "shared", "window", "evict_last"), ("plain", "shared"), tuple(_TIERS)),
-    reuse=gb.points((16,), full=(1, 16)),
+    reuse=gb.points((16,), full=(4, 16)),  # used once, a set's rate would depend on the launch before
 )
 def tiers(bench: gb.Bench, size_bytes: int, tier: str, reuse: int) -> gb.Task:
     """Bandwidth of a set that a launch uses `reuse` times; before each use, data as large as the cache are read once.

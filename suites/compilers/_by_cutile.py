@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpubench.api import suite as gb
 
 from ._operators import EPSILON, OPERATORS, POINTWISE, Problem, load_kernels
-from ._providers import Built, Outputs
+from ._providers import Built, Outputs, imported
 from ._static import of_code
 
 _INSTALL = gb.installation.with_extra("cutile")
@@ -47,11 +47,7 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
 def loaded() -> Any:
     """Return the module cuda.tile with our kernels ready for it; raises Unavailable if cuTile is not installed."""
     os.environ.setdefault("CUDA_TILE_TEMP_DIR", tempfile.gettempdir())  # else a worker that is killed leaves a folder
-    try:
-        tile = importlib.import_module("cuda.tile")
-        importlib.import_module("cuda.tile.compilation")
-    except ImportError as error:
-        raise gb.Unavailable("cuTile is not installed", _INSTALL) from error
+    tile, _ = imported("cuTile", _INSTALL, "cuda.tile", "cuda.tile.compilation")
     load_kernels(ct=tile, Constant=tile.Constant)
     return tile
 

@@ -4,10 +4,9 @@ IREE's runtime would launch the kernels on its own stream, so their launches are
 
 from __future__ import annotations
 
-import importlib
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from importlib.metadata import version
 from pathlib import Path
@@ -19,11 +18,11 @@ from gpubench.api import suite as gb
 
 from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import ITEM_BYTES, VECTORS, Operator, Problem
-from ._providers import Built, Expression
+from ._providers import Built, Expression, imported
 
-INSTALL_IREE = gb.installation.with_extra("iree")
-HOST_FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
-HOST_DRIVER = "local-task"  # the host's processor, on all its threads
+_INSTALL = gb.installation.with_extra("iree")
+_HOST_FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
+_HOST_DRIVER = "local-task"  # the host's processor, on all its threads
 # IREE 3.13 has no description of GPUs from sm_90 on; this one claims what its description of sm_89 has, without the
 # matrix instructions, and the shared memory that a block may have on every GPU.
 _DEVICE = (
@@ -56,22 +55,28 @@ def build(bench: gb.Bench, problem: Problem) -> Built:
 
     Both compute in float32. The function on the host allocates its outputs at each call."""
     arch = expect_nvidia(bench, "iree") if bench.traits.is_gpu else ""
-    try:
-        compiler = importlib.import_module("iree.compiler")
-        runtime = None if arch else importlib.import_module("iree.runtime")
-    except ImportError as error:
-        raise gb.Unavailable("IREE is not installed", INSTALL_IREE) from error
-    library = f"IREE {version('iree-base-compiler')}"
     program = linalg(problem.operator, problem.rows, problem.cols, problem.dtype)
-    if not runtime:
-        return _in_ptx(compiler, library, program, problem, arch).built(bench, problem)
-    binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(HOST_FLAGS))
-    config = runtime.Config(HOST_DRIVER)
+    if arch:
+        (compiler,) = imported("IREE", _INSTALL, "iree.compiler")
+        return _in_ptx(compiler, _library(), program, problem, arch).built(bench, problem)
+    function, to_library, library = on_host(program)
+    expression = Expression(problem, function, to_library, np.asarray)
+    return expression.built(library, "computed in float32", flags=" ".join(_HOST_FLAGS))
+
+
+def _library() -> str:
+    return f"IREE {version('iree-base-compiler')}"
+
+
+def on_host(program: str | bytes, **options: str) -> tuple[Any, Callable[[Any], Any], str]:
+    """Return `main` of a program in MLIR as IREE runs it on the host, the conversion of its inputs, and IREE's name."""
+    compiler, runtime = imported("IREE", _INSTALL, "iree.compiler", "iree.runtime")
+    binary = compiler.compile_str(program, target_backends=["llvm-cpu"], extra_args=list(_HOST_FLAGS), **options)
+    config = runtime.Config(_HOST_DRIVER)
     context = runtime.SystemContext(config=config)
-    context.add_vm_module(runtime.VmModule.copy_buffer(context.instance, binary))
-    to_library = partial(runtime.asdevicearray, config.device)
-    expression = Expression(problem, context.modules.module["main"], to_library, np.asarray)
-    return expression.built(library, "computed in float32", flags=" ".join(HOST_FLAGS))
+    module = runtime.VmModule.copy_buffer(context.instance, binary)
+    context.add_vm_module(module)
+    return context.modules[module.name]["main"], partial(runtime.asdevicearray, config.device), _library()
 
 
 def _in_ptx(compiler: Any, library: str, function: str, problem: Problem, arch: str) -> GeneratedKernels:

@@ -18,7 +18,7 @@ from gpubench.api import suite as gb
 
 from ._generated import GeneratedKernels, GeneratedLaunch, expect_nvidia
 from ._operators import Problem
-from ._providers import Built
+from ._providers import Built, imported
 
 INSTALL_TVM = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
@@ -44,10 +44,7 @@ def build(bench: gb.Bench, problem: Problem, trials: int = 0) -> Built:
 
     The kernel computes in float32. `trials` of MetaSchedule schedule for the host; without any, fixed rules do."""
     arch = expect_nvidia(bench, "tvm") if bench.traits.is_gpu else ""
-    try:
-        tvm = importlib.import_module("tvm")
-    except ImportError as error:
-        raise gb.Unavailable("TVM is not installed", INSTALL_TVM) from error
+    (tvm,) = imported("TVM", INSTALL_TVM, "tvm")
     return kernels_of(tvm, problem, arch).built(bench, problem) if arch else _on_host(tvm, problem, trials)
 
 

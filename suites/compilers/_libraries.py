@@ -13,7 +13,7 @@ from gpubench.api import suite as gb
 from .._torch import on_stream, with_compiler
 from ._images import ConvolutionProblem
 from ._operators import EPSILON, Problem
-from ._providers import Built, Expression, Outputs, Varied
+from ._providers import Built, Expression, Outputs, Varied, imported
 
 _INSTALL_JAX = gb.installation.with_extra("jax")
 
@@ -179,11 +179,7 @@ def build_jax(bench: gb.Bench, problem: Problem) -> Built:
 def jax_of(bench: gb.Bench) -> Any:
     """Return the module jax, which takes device memory as it needs it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    try:
-        jax = importlib.import_module("jax")
-        importlib.import_module("jax.dlpack")
-    except ImportError as error:
-        raise gb.Unavailable("JAX is not installed", _INSTALL_JAX) from error
+    jax, _ = imported("JAX", _INSTALL_JAX, "jax", "jax.dlpack")
     if not bench.traits.is_gpu:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     elif jax.default_backend() != "gpu":

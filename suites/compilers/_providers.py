@@ -51,6 +51,14 @@ class Varied:
     compiled: Callable[[], int]
 
 
+def imported(library: str, install: str, *names: str) -> list[Any]:
+    """Return the modules of a library; raises Unavailable, with the command that installs it, if one is missing."""
+    try:
+        return [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        raise gb.Unavailable(f"{library} is not installed", install) from error
+
+
 def build(bench: gb.Bench, problem: Problem, by: str) -> Built:
     """Return `problem`'s operator as the provider `by` builds it, with the functions to check it.
 

@@ -3,12 +3,8 @@
 The cases come first, then the task of a message by where its receiver is, and then the links in the order of _LINKS."""
 
 import contextlib
-import importlib
-import importlib.util
 import os
-import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +18,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .. import _between, _files
+from .. import _between, _files, _mpi
 from .._checks import in_turn
 from . import _codecs, _corpora, _message
 from ._message import Chain, InFlight, Link, Message, Ring, Schedule, Timed, Transfers
@@ -41,8 +37,6 @@ _ENDS = {"sender": "write", "receiver": "read", "both": "shared"}
 _LOOK_S = 1e-3
 _LIMIT_S = 60.0  # for one message, or for the start of both processes and their first compression
 _END_S = 10.0  # time limit for the processes to end by themselves
-# permits mpirun to run as root, as in a container
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 _PAGE_BYTES = 4096
 _TAGS = 2**15 - 1  # the largest message tag; MPI guarantees no more (MPI 4.1, §3.2.3)
@@ -87,8 +81,8 @@ _LINKS = {
         _Sent(1024, 256, 4),
         _Sent(16, 1, 2, ("lz4",)),
     ),
-    "peer-words": _Row("the same, handed over by words that the GPUs' streams write and await", _Sent(4096, 64, 4)),
-    "process-words": _Row("the same on one GPU, with words that streams write and await", _Sent(1024, 256, 4)),
+    "peer-words": _Row("as `peer`, handed over by words that streams write and await", _Sent(4096, 64, 4)),
+    "process-words": _Row("as `process`, handed over by words that streams write and await", _Sent(1024, 256, 4)),
     "save": _Row("a file on {}, fsync included", _Sent(1024, 16, 8), _Sent(128, 1, 2)),
     "load": _Row("a file on {}, read without the page cache", _Sent(1024, 8, 8), _Sent(128, 1, 2)),
 }
@@ -287,11 +281,7 @@ def over_mpi(bench: gb.Bench, link: str, message: Message, codec: str, depth: in
     """Return the task of a message between two processes of MPI, which mpirun starts once and which read its source.
 
     Raises Skip without mpi4py or mpirun."""
-    mpirun = shutil.which("mpirun")
-    if importlib.util.find_spec("mpi4py") is None or mpirun is None:
-        raise gb.Skip(f"needs mpi4py and an mpirun on the PATH: {gb.installation.packages('mpi4py')}")
-    launcher = (mpirun, "-n", "2", sys.executable, "-P", "-m", "mpi4py")  # mpi4py ends both if one fails
-    helper = bench.helper(MpiRank, "the pair of MPI processes", environment=_AS_ROOT, launcher=launcher)
+    helper = _mpi.pair(bench, MessageRank)
     ask = partial(helper.ask, _LIMIT_S, "answer")
     with tempfile.NamedTemporaryFile() as file:
         message.source.tofile(file)
@@ -417,39 +407,28 @@ class FileLink(Link):
         os.close(self.descriptor)
 
 
-class MpiRank:
-    """One of the two processes: rank 0 serves the case, and rank 1 follows rank 0 until the end."""
-
-    def __init__(self) -> None:
-        self._mpi = importlib.import_module("mpi4py.MPI")
-        self._world = self._mpi.COMM_WORLD
-        while self._world.rank:
-            self.answer("end")
+class MessageRank(_mpi.MpiRank):
+    """One of the two processes of a message."""
 
     def _open(self, source_file: str, codec: str, block_bytes: int, chunk_bytes: int, depth: int) -> float:
         """Prepare this rank's side of the message, and return its bytes as it travels compressed."""
         source = np.fromfile(source_file, np.uint8)
         message = Message(source, np.empty_like(source), _codecs.ON_HOST[codec](), block_bytes, chunk_bytes)
-        self._transfers = Transfers(message, depth, self._world.rank)
-        self._transfers.over(MpiLink(self._mpi), MpiLink(self._mpi))
+        self._transfers = Transfers(message, depth, self.world.rank)
+        self._transfers.over(MpiLink(self.mpi), MpiLink(self.mpi))
         return self._transfers.sent_bytes
 
-    def answer(self, work: str, *args: Any) -> Any:
-        """Do on both ranks the work that rank 0 is asked for, and return its answer; `end` ends both processes.
-
-        `open` returns the bytes of a message. Other work is a stage: rank 0 times `compress`, and rank 1 the others."""
-        work, args = self._world.bcast((work, args))
-        if work == "end":
-            sys.exit()  # not every mpirun passes on the end of standard input
+    def done(self, work: str, *args: Any) -> Any:
+        """Return the bytes of a message for `open`; else the seconds of a stage, which rank 0 times for `compress`."""
         try:
             result: Any = self._open(*args) if work == "open" else self._transfers.send(work)
         except gb.WrongAnswer as error:
             result = str(error)
-        meeting = self._world.Ibarrier()
+        meeting = self.world.Ibarrier()
         while not meeting.Test():  # MPI waits by spinning, which would take a core from the rank that works
             time.sleep(_LOOK_S)
-        results = self._world.allgather(result)
-        if self._world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
+        results = self.world.allgather(result)
+        if self.world.rank == 0 and (errors := [error for error in results if isinstance(error, str)]):
             raise gb.WrongAnswer(errors[0])
         return results[work != "compress"]
 

@@ -19,7 +19,7 @@ from ._message import Coder, InFlight, Link, Ring, Schedule
 WORDS_BYTES = 2**16  # of the memory for the words of a rank; each slot has a line of them
 _LINE_BYTES = 128
 _NOTICE = struct.Struct("<QQQ")  # of a block: its index, its offset in shared memory, its size in bytes
-_THREADS, _GRID = 512, 132  # of the kernel that takes a block
+_THREADS, _GRID = 512, 48  # of the kernel that takes a block: the other units restore blocks
 _FOR_EVER = 2**30  # counts beyond the last one
 
 
@@ -116,9 +116,9 @@ class SharedMemory(Link):
 
 
 class StreamWords(SharedMemory):
-    """The same, handed over by the devices: streams write words, and await them, while the hosts only queue work.
+    """A link through shared memory on which streams write and await words, while the hosts only queue work.
 
-    Two counters for each slot: `ready` in the memory of rank 1, and `free` in the memory of rank 0."""
+    There are two counters for each slot: `ready` in the memory of rank 1, and `free` in the memory of rank 0."""
 
     schedule: Schedule = "one thread"
 
@@ -134,9 +134,8 @@ class StreamWords(SharedMemory):
     def _stream(self, call: str, counters: int, slot: int, count: int) -> None:
         """Queue a call of the driver that writes or awaits a slot's word on the current stream."""
         stream = self._driver.bindings.CUstream(_codecs.current_stream(self._bench.xp))
-        self._driver(
-            call, stream, counters + slot * _LINE_BYTES, count, 0
-        )  # 0: fence before; wait for at least `count`
+        word = counters + slot * _LINE_BYTES
+        self._driver(call, stream, word, count, 0)  # 0: fence before the write; wait for at least `count`
 
     def sending(self, encoder: Coder, block: InFlight, turns: Ring) -> Iterator[None]:
         del turns

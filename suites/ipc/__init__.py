@@ -2,9 +2,9 @@
 
 from gpubench.api import suite as gb
 
-from . import _both, _handles, _mapped, _messages, _refused, _signals, _single, _staged
+from . import _both, _handles, _mapped, _messages, _mpi_buffers, _refused, _signals, _single, _staged
 
-_COPIES = ("pull", "push", "load", "store", "plain", "staged", "socket", "pipe", "direct")
+_COPIES = ("pull", "push", "load", "store", "plain", "staged", "socket", "pipe", "direct", "mpi")
 
 suite = gb.Suite(
     "copies and signals between two processes; opening shared memory",
@@ -18,6 +18,7 @@ suite = gb.Suite(
         _both.topic,
         _single.topic,
         _messages.topic,
+        _mpi_buffers.topic,
         _handles.topic,
         _refused.topic,
         _signals.topic,

@@ -10,12 +10,12 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import expect_equal
+from .._checks import expect_equal, in_turn
 from ._calls import DELAYS, ForwardClient, LocalClient, is_measured, opened
 
 ELEMENT_BYTES = 8
 _REPEATS = 3  # runs of which a prediction takes the median
-_QUEUED = 64  # calls in a row of which the mean is the time of one
+_QUEUED, _COPIES = 64, 8  # calls, and long copies, in a row of which the mean is the time of one
 _BLOCK_ELEMENTS, _MOST_BLOCKS = 1024, 528  # elements per block of a kernel; blocks of the longest kernels
 _ANSWERED_DELAY_US = 20  # at which each launch too is answered
 
@@ -73,10 +73,6 @@ class ForwardCosts(NamedTuple):
         return native_s + waiting * (self.call_s["SYNCHRONIZE"] + delay_s) + copying_s
 
 
-def blocks_of(elements: int) -> int:
-    return min(_MOST_BLOCKS, -(-elements // _BLOCK_ELEMENTS))
-
-
 def measured_costs(remote: ForwardClient, local: ForwardClient, calls: Sequence[ProgramCall]) -> ForwardCosts:
     """Measure the costs of all calls of a program, in separate memory."""
     wire, most = remote.wire, max(elements for _, elements in calls)
@@ -103,7 +99,9 @@ def measured_costs(remote: ForwardClient, local: ForwardClient, calls: Sequence[
 
     copies = {"TO_DEVICE", "TO_HOST"} & {name for name, _ in calls}
     one = {name: seconds(remote, name, count=_QUEUED) for name in {name for name, _ in calls}}
-    byte_s = {name: (seconds(remote, name, most) - one[name]) / (ELEMENT_BYTES * (most - 1)) for name in copies}
+    byte_s = {
+        name: (seconds(remote, name, most, _COPIES) - one[name]) / (ELEMENT_BYTES * (most - 1)) for name in copies
+    }
     kernels = {elements: seconds(local, "LAUNCH", elements, _QUEUED) for name, elements in calls if name == "LAUNCH"}
     return ForwardCosts(one, seconds(remote, "LAUNCH", count=4 * _QUEUED, is_posted=True), byte_s, kernels)
 
@@ -112,7 +110,8 @@ def message_rows(client: ForwardClient, calls: Sequence[ProgramCall], place: int
     """Return the messages of a program whose memory is at `place`; only its launches can be posted."""
     wire, rows = client.wire, list[Any]()
     for name, elements in calls:
-        arguments = {"LAUNCH": (place, elements, 1, blocks_of(elements)), "SYNCHRONIZE": ()}
+        blocks = min(_MOST_BLOCKS, -(-elements // _BLOCK_ELEMENTS))
+        arguments = {"LAUNCH": (place, elements, 1, blocks), "SYNCHRONIZE": ()}
         rows.append(client.messages(getattr(wire, name), *arguments.get(name, (place, ELEMENT_BYTES * elements))))
         rows[-1][:, wire.ANSWERED] = name != "LAUNCH" or not is_posted
     return np.concatenate(rows)
@@ -186,23 +185,19 @@ def program(bench: gb.Bench, program: str, mode: str, delay_us: int) -> gb.Task:
     costs = measured_costs(remote, local, calls)
 
     def check() -> gb.Observation:
-        native_s, measured_s = native.median_s(), forwarded.median_s()
-        delay_s = 1e-6 * delay_us
-        predictions = {
-            "predicted": costs.predicted_s(calls, is_posted, delay_s),
-            "formula": costs.by_formula_s(calls, is_posted, delay_s, native_s),
-        }
+        native_s, measured_s, delay_s = native.median_s(), forwarded.median_s(), 1e-6 * delay_us
+        predicted_s = costs.predicted_s(calls, is_posted, delay_s)
+        formula_s = costs.by_formula_s(calls, is_posted, delay_s, native_s)
         for runs in (forwarded, native):
             runs.check()
-        seen = {"native": gb.Observed(native_s, "s"), "slowdown": gb.Observed(measured_s / native_s)}
-        for name, seconds in predictions.items():
-            seen[name] = gb.Observed(seconds / native_s)
-            seen["error" if name == "predicted" else f"{name} error"] = gb.Observed(abs(seconds / measured_s - 1))
-        return seen
-
-    def close() -> None:
-        remote.close()
-        local.close()
+        return {
+            "native": gb.Observed(native_s, "s"),
+            "slowdown": gb.Observed(measured_s / native_s),
+            "predicted": gb.Observed(predicted_s / native_s),
+            "error": gb.Observed(abs(predicted_s / measured_s - 1)),
+            "formula": gb.Observed(formula_s / native_s),
+            "formula error": gb.Observed(abs(formula_s / measured_s - 1)),
+        }
 
     stage = gb.Stage(forwarded.seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)
-    return gb.Task.of(stage, check=check, close=close)
+    return gb.Task.of(stage, check=check, close=in_turn(remote.close, local.close))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests/recordings"
 TABLE = ROOT / "gpubench/knowledge/cards-measured.json"
 NAMES = (
-    *("h200-quick", "whole/h200-five-suites", "whole/h200", "h200x2-quick", "h200-inference"),
+    *("h200-quick", "whole/h200-five-suites", "whole/h200", "whole/h200x2", "h200x2-quick", "h200-inference"),
     *("headline/1", "headline/2", "headline/3", "headline/4", "sessions/1", "sessions/2", "explain"),
 )
 

@@ -143,7 +143,8 @@ def tables(summary: Summary, suite: str = "") -> list[Table]:
     a soak test; their `topic` tells them apart."""
     if not suite:
         return [replace(table, topic=topic) for topic, tables_of in _TOPICS for table in tables_of(summary)]
-    views = next((info.views for info in summary.run.manifest.suites if info.name == suite), ())
+    info = summary.suite_infos.get(suite)
+    views = info.views if info else ()
     return [*(table for view in views for table in view_tables(summary, suite, view)), *tail_tables(summary, suite)]
 
 
@@ -170,8 +171,8 @@ def tail_tables(summary: Summary, suite: str) -> list[Table]:
 
     A row has the percentiles of one series; of several ranks or replicates the one with the highest p99 counts."""
     rows: dict[tuple[str, tuple[str, ...], str], tuple[float, tuple[str, ...]]] = {}
-    for result in summary.run.results:
-        for series in result.series if result.status == "ok" and result.case.suite == suite else ():
+    for result in summary.results_of(suite):
+        for series in result.series if result.status == "ok" else ():
             if len(series.values) < tail_samples(series):
                 continue
             tail = tail_of(series)

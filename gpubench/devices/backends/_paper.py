@@ -68,7 +68,9 @@ class PaperRuntime:
 def facts_of(card: str) -> Facts:
     """Return the inventory of a machine with two cards of this model and its host. Raises UsageError if unknown."""
     if card not in CARDS:
-        raise UsageError(f"there is no card {card!r}; known: {', '.join(sorted(CARDS))}")
+        similar = [name for name in sorted(CARDS) if card.lower().replace(" ", "-") in name]
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(sorted(CARDS))}"
+        raise UsageError(f"there is no card {card!r}; {hint}")
     runtime = PaperRuntime(card)
     host = Device(
         "host", "host", "CPU", "x86_64", memory_bytes=2**37, cache_bytes=2**25, units=16, dtypes=("float64", "float32")

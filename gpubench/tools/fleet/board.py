@@ -29,6 +29,7 @@ MOST_BYTES = 2**28  # largest value: a node's compressed run file; a day of eigh
 _KEY = re.compile(r"[a-z][a-z0-9]{0,30}(\.[a-z0-9]{1,40}){0,3}")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NOT_NOW = (errno.ENOENT, errno.ESTALE)  # missing so far; replaced by another node during the read (NFS)
+KEPT = "gpubench-fleet-kept-"  # begins the name of a temporary folder with run files that could not be delivered
 FOLDER = ".board"  # the board's folder in the folder of the fleet
 Brief = Annotated[str, MaxLen(2000)]
 _MESSAGE_BYTES = 2**20

@@ -166,7 +166,7 @@ def own_address(environment: Mapping[str, str]) -> str:
 def _measure(
     order: boards.NodeOrder, program: Sequence[str], board: boards.Board, heartbeat: NodeHeartbeat, rank: int, turn: int
 ) -> boards.MeasurementEnd:
-    begin = time.monotonic()
+    begin, gone = time.monotonic(), None
     with tempfile.TemporaryDirectory(prefix="gpubench-fleet-") as folder:
         out = Path(folder, "run.jsonl.gz")
         variables = {}
@@ -174,17 +174,24 @@ def _measure(
             variables = {nodes.RANK: str(place.rank), nodes.NODES: str(place.size)}
             variables |= {nodes.ADDRESS: place.address, nodes.SECRET: place.secret}
         with supervised_child([*program, *order.arguments(str(out))], variables) as child:
-            last_line, is_timed_out = _follow(child, heartbeat, begin + order.time_limit_s)
+            try:
+                last_line, is_timed_out = _follow(child, heartbeat, begin + order.time_limit_s)
+            except boards.BoardGone as error:
+                gone, last_line, is_timed_out = error, "", False
         data = out.read_bytes() if out.exists() and out.stat().st_size <= boards.MOST_BYTES else b""
         if out.exists() and not data:
             last_line = "its run file is empty or larger than 256 MiB"
-    if data:
+    if data and gone is None:
         try:
             board.put(boards.run_key(rank, turn), data)
         except boards.BoardGone as error:  # its disk is full, or the launcher has ended
-            kept = Path(tempfile.mkdtemp(prefix="gpubench-fleet-kept-"), out.name)
-            kept.write_bytes(data)
-            raise boards.BoardGone(f"{error}; this node's run file is kept: {kept}") from error
+            gone = error
+    if data and gone:
+        kept = Path(tempfile.mkdtemp(prefix=boards.KEPT), out.name)
+        kept.write_bytes(data)
+        raise boards.BoardGone(f"{gone}; this node's run file is kept: {kept}") from gone
+    if gone:
+        raise gone
     status = child.returncode if child.returncode >= 0 else 128 - child.returncode
     return boards.MeasurementEnd(turn, status, time.monotonic() - begin, last_line, is_timed_out, bool(data))
 
@@ -492,8 +499,7 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
 
         try:
             address = stack.enter_context(_local_cluster(int(local[1]))) if local else on
-            with warnings.catch_warnings(action="ignore"):  # of a time-out, which is an error as well
-                ray.init(address=address, log_to_driver=False, logging_level="error")
+            _connect(ray, address)
             stack.callback(ray.shutdown)
             token_check = ray.remote(requires_token).options(num_cpus=0)
             is_safe = ray.get(token_check.remote(), timeout=_ANSWER_S)
@@ -506,6 +512,18 @@ def ray_launch(on: str) -> Iterator[RayLaunch]:
                 "of its nodes with RAY_AUTH_MODE=token"
             )
         yield _start_tasks(ray)
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect to a cluster, again if its head gave up on the server for this client: a loaded one does after 30 s."""
+    for is_last in (False, True):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a time-out, which is an error as well
+                ray.init(address=address, log_to_driver=False, logging_level="error")
+            return
+        except ConnectionError as error:
+            if is_last or "Initialization failure from server" not in str(error):
+                raise
 
 
 @contextlib.contextmanager

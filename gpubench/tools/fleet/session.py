@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import re
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -189,6 +190,17 @@ class NodeCoordinator:
         for tracked in self.nodes.values():
             tracked.turn += tracked.ordered_at is not None
             tracked.ordered_at = None
+
+    def keep_answers(self) -> Path | None:
+        """Copy the run files that wait on the board into a temporary folder, and return it; None without any."""
+        kept: Path | None = None
+        for rank, tracked in self.nodes.items():
+            with contextlib.suppress(FileError, OSError):
+                is_open = tracked.ordered_at is not None and rank not in self._outcomes
+                if is_open and (data := self._launch.board.get(boards.run_key(rank, tracked.turn))):
+                    kept = kept or Path(tempfile.mkdtemp(prefix=boards.KEPT))
+                    write_whole(kept / f"{self.name(rank)}.jsonl.gz", data)
+        return kept
 
     def end(self, wait: bool) -> None:
         """Dismiss all nodes; `wait` gives them up to 5 s to end. Raises BoardGone if the board is removed."""
@@ -478,8 +490,12 @@ class NodeSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        self._coordinator.end(wait=kind is None)
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        kept = self._coordinator.keep_answers() if isinstance(error, FileError) else None  # the disk is full
+        with contextlib.suppress(*[BoardGone] * (error is not None)):  # the first error tells more
+            self._coordinator.end(wait=error is None)
+        if kept:
+            raise FileError(f"{error}; run files are kept, not checked: {kept}") from error
 
 
 class FleetSession(NodeSession):
