@@ -260,6 +260,14 @@ static __device__ __forceinline__ u32 gb_e4m3_halves(u32 two) {
     asm("{\n .reg .b16 low;\n cvt.u16.u32 low, %1;\n cvt.rn.f16x2.e4m3x2 %0, low;\n}" : "=r"(found) : "r"(two));
     return found;
 }
+// Returns two floats as numbers of e4m3, the nearest or the largest finite one, in the low 16 bits (cvt; since sm_89).
+static __device__ __forceinline__ u32 gb_to_e4m3(float low, float high) {
+    u32 two;
+    asm("{\n .reg .b16 both;\n cvt.rn.satfinite.e4m3x2.f32 both, %2, %1;\n cvt.u32.u16 %0, both;\n}"
+        : "=r"(two)
+        : "f"(low), "f"(high));
+    return two;
+}
 #endif
 // Loads four matrices of 8 × 8 halves from shared memory (ldmatrix; PTX ISA, since sm_75). Lane 8·i + j passes the
 // address of the 16 bytes of row j of matrix i. Each lane receives, of each matrix, columns 2·(lane % 4) and 2·(lane %
@@ -386,6 +394,71 @@ static __device__ __forceinline__ void gb_bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 static __device__ __forceinline__ void gb_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+#endif
+
+// Hopper's matrix instructions of a warpgroup (wgmma; PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions").
+// Products of registers and shared memory are begun, queued in a group, and awaited; a fence makes earlier stores to
+// shared memory visible to them.
+#if !GB_HIP && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+static __device__ __forceinline__ void gb_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+static __device__ __forceinline__ void gb_begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void gb_end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING>
+static __device__ __forceinline__ void gb_await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Describes a matrix whose rows of 128 bytes follow each other in the 128-byte swizzle: 1024 bytes for 8 rows.
+static __device__ __forceinline__ u64 gb_described(const void* shared) {
+    return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
+}
+// Stores four matrices of 8 × 8 halves, as gb_matrices loads them.
+static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4& v) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(gb_shared_address(row)),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 128 columns
+// of a `turned` b, in which the columns lie side by side. With `shared`, a is in shared memory too.
+#define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
+#define GB_PRODUCTS(NAME, COUNT, COLUMNS, D, A, B, ADDS, TURNED, ...)                                        \
+    static __device__ __forceinline__ void NAME(float (&d)[COUNT], const u32 (&a)[4], u64 b, u32 adds) {     \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" D "}, {" A "}, " B      \
+                     ", p, 1, 1, " TURNED ";\n}"                                                             \
+                     : __VA_ARGS__                                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                       \
+    }
+#define GB_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define GB_16 GB_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define GB_32 GB_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GB_64                                                                                                   \
+    GB_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "   \
+          "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+GB_PRODUCTS(gb_products, 4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "0", GB_SUMS_4(0))
+GB_PRODUCTS(gb_products, 8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", "0", GB_SUMS_4(0), GB_SUMS_4(4))
+GB_PRODUCTS(gb_products, 16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", "0", GB_SUMS_16(0))
+GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0", GB_SUMS_16(0), GB_SUMS_16(16))
+GB_PRODUCTS(gb_products_turned, 64, "128", GB_64, "%64, %65, %66, %67", "%68", "%69", "1", GB_SUMS_16(0),
+            GB_SUMS_16(16), GB_SUMS_16(32), GB_SUMS_16(48))
+static __device__ __forceinline__ void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" GB_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : GB_SUMS_16(0), GB_SUMS_16(16)
+                 : "l"(a), "l"(b), "r"(adds));
+}
+// Returns two floats as halves; the first is the low one.
+static __device__ __forceinline__ u32 gb_packed(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15.
+static __device__ __forceinline__ void gb_group_barrier(u32 number, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 #endif
 
 // Blackwell's matrix instructions (tcgen05; PTX ISA 8.6, "TensorCore 5th Generation Family Instructions"): one thread

@@ -194,6 +194,7 @@ static void run(void (*kernel)(A...), u32 across, u32 down, u32 threads, void** 
 
 static inline void __syncthreads() { grid::meet(grid::block, grid::size); }
 static inline void __threadfence() {}
+static inline void __syncwarp() { grid::exchange(grid::Slot()); }
 template <class T> static T gb_word(const T* from) { return *from; }
 template <class T> static T gb_load_l2(const T* from) { return *from; }
 // Blocks may run side by side on several threads of the host (paper_hip/), so that what is atomic on a GPU is so here.
@@ -244,12 +245,25 @@ static inline void gb_post(u32* flag, u32 value) { *(volatile u32*)flag = value;
 static inline u32 gb_add_and_see(u32* flag) { return __atomic_fetch_add(flag, 1, __ATOMIC_SEQ_CST); }
 static inline void gb_add_one(u32* flag) { gb_add_and_see(flag); }
 static inline u32 gb_arrive(u32* arrived) { return gb_add_and_see(arrived); }
-// Bulk copies that are over as soon as they begin: a barrier counts its loads.
-static inline void gb_barrier_init(u64* barrier) { *barrier = 0; }
-static inline bool gb_barrier_passed(const u64* barrier, u32 parity) { return (*barrier & 1) != parity; }
+// Bulk copies that are over as soon as they begin. A barrier has its arrivals in a phase, those that are left, and phases.
+static inline void gb_barrier_init(u64* barrier, u32 arrivals = 1) { *barrier = arrivals | arrivals << 8; }
+static inline bool gb_barrier_passed(const u64* barrier, u32 parity) { return (*barrier >> 16 & 1) != parity; }
+static inline void gb_barrier_expect(u64* barrier, u32) {
+    if (((*barrier -= 1 << 8) & 0xff00) == 0) *barrier += (1 << 16) + ((*barrier & 0xff) << 8);
+}
+static inline void gb_barrier_await(u64* barrier, u32 parity) {
+    while (!gb_barrier_passed(barrier, parity)) grid::let_others();
+}
 static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* barrier) {
     memcpy(there, from, bytes);
-    ++*barrier;
+    gb_barrier_expect(barrier, bytes);
+}
+#define __grid_constant__
+struct GbTensorMap { const unsigned short* matrix; u64 columns, rest[14]; };  // of boxes of 64 × 64 halves
+static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u32 y, u64*) {
+    for (u32 row = 0; row < 64; ++row)
+        for (u32 i = 0; i < 8; ++i)
+            memcpy((u8*)shared + row * 128 + (i ^ row % 8) * 16, map->matrix + (y + row) * map->columns + x + 8 * i, 16);
 }
 static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { memcpy(there, from, bytes); }
 template <int PENDING> static void gb_bulk_wait_read() {}
@@ -334,6 +348,15 @@ static inline float e4m3_of(u32 byte) {
 static inline u32 gb_e4m3_halves(u32 two) {
     return gb_to_half(e4m3_of(two & 255)) | (u32)gb_to_half(e4m3_of(two >> 8 & 255)) << 16;
 }
+static inline u32 to_e4m3(float value) {  // the nearest, and of two that are equally near the even one
+    u32 best = 0;
+    for (u32 code = 1; code < 0x7f; ++code) {
+        const float off = fabsf(e4m3_of(code) - fabsf(value)), least = fabsf(e4m3_of(best) - fabsf(value));
+        if (off < least || (off == least && code % 2 == 0)) best = code;
+    }
+    return best | (value < 0 ? 0x80 : 0);
+}
+static inline u32 gb_to_e4m3(float low, float high) { return to_e4m3(low) | to_e4m3(high) << 8; }
 static inline u32 gb_half2_minus(u32 a, u32 b) {
     float x[2], y[2];
     gb_halves(a, x[0], x[1]);
@@ -353,6 +376,72 @@ static inline u32 gb_bytes(u32 a, u32 b, u32 choice) {
     for (int i = 0; i < 4; ++i) chosen |= (u32)(both >> (8 * (choice >> (4 * i) & 7)) & 255) << (8 * i);
     return chosen;
 }
+// Hopper's warpgroup instructions, at once and by each warp for its 16 rows. A descriptor has a place in shared memory, whose
+// begin is that of the last array of which the address was taken.
+static u8* shared_begin;
+static inline u32 gb_shared_address(const void* shared) {
+    shared_begin = (u8*)(((size_t)shared + 1023) / 1024 * 1024);
+    return (u32)(size_t)shared;
+}
+static inline void gb_async_fence() {}
+static inline void gb_begin_products() {}
+static inline void gb_end_products() {}
+template <int PENDING> static void gb_await_products() {}
+static inline void gb_group_barrier(u32 number, u32 threads) {
+    static thread_local grid::Meeting groups[16];
+    grid::meet(groups[number], threads);
+}
+static inline u64 gb_described(const void* shared) {
+    return (u64)((u8*)shared - shared_begin) >> 4 | (u64)1 << 16 | (u64)64 << 32;
+}
+static inline float swizzled(u64 place) {
+    float value, unused;
+    gb_halves(*(const unsigned short*)(shared_begin + (place ^ place / 128 % 8 * 16)), value, unused);
+    return value;
+}
+static inline float by_rows(u64 matrix, u32 row, u32 k) { return swizzled((matrix & 0x3fff) * 16 + row * 128 + 2 * k); }
+static inline float by_columns(u64 matrix, u32 column, u32 k) {
+    const u64 across = (matrix >> 16 & 0x3fff) * 16, down = (matrix >> 32 & 0x3fff) * 16;
+    return swizzled((matrix & 0x3fff) * 16 + column / 64 * across + k / 8 * down + k % 8 * 128 + column % 64 * 2);
+}
+template <int SUMS, class LEFT, class RIGHT> static void products(float (&d)[SUMS], u32 adds, LEFT left, RIGHT right) {
+    const u32 lane = grid::running % 32;
+    for (u32 i = 0; i < SUMS; ++i) {
+        const u32 column = i / 4 * 8 + lane % 4 * 2 + i % 2, high = i / 2 % 2;
+        float sum = adds ? d[i] : 0;
+        for (u32 k = 0; k < 16; ++k) sum += left(high, k) * right(column, k);
+        d[i] = sum;
+    }
+}
+static inline void gb_store_matrices(void* row, const uint4& v) {
+    grid::Slot mine;
+    memcpy(mine.words, &v, sizeof v);
+    const grid::Slot* all = grid::exchange(mine);
+    const u32 lane = grid::running % 32;
+    for (u32 t = 0; t < 4; ++t) ((u32*)row)[t] = all[lane % 8 * 4 + t].words[lane / 8];
+}
+template <int SUMS, class RIGHT> static void of_registers(float (&d)[SUMS], const u32 (&a)[4], u32 adds, RIGHT right) {
+    grid::Slot mine;
+    memcpy(mine.words, a, sizeof a);
+    const grid::Slot* row = grid::exchange(mine) + grid::running % 32 / 4 * 4;
+    products(d, adds, [=](u32 high, u32 k) {
+        float two[2];
+        gb_halves(row[k % 8 / 2].words[k / 8 * 2 + high], two[0], two[1]);
+        return two[k % 2];
+    }, right);
+}
+template <int SUMS> static void gb_products(float (&d)[SUMS], const u32 (&a)[4], u64 b, u32 adds) {
+    of_registers(d, a, adds, [=](u32 column, u32 k) { return by_rows(b, column, k); });
+}
+static inline void gb_products_turned(float (&d)[64], const u32 (&a)[4], u64 b, u32 adds) {
+    of_registers(d, a, adds, [=](u32 column, u32 k) { return by_columns(b, column, k); });
+}
+static inline void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+    const u32 row = grid::running % 128 / 32 * 16 + grid::running % 32 / 4;
+    products(d, adds, [=](u32 high, u32 k) { return by_rows(a, row + 8 * high, k); },
+             [=](u32 column, u32 k) { return by_rows(b, column, k); });
+}
+static inline u32 gb_packed(float low, float high) { return gb_to_half(low) | (u32)gb_to_half(high) << 16; }
 template <bool BRAIN> static void two_of(u32 word, float (&two)[2]) {
     if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);
     else gb_halves(word, two[0], two[1]);

@@ -207,8 +207,8 @@ class PaperKernel:
         self.entry[self.name].add((threads, shared_bytes))
         self.gpu.launches.faults += [f"{self.gpu.case}: {self.name}: {fault}" for fault in faults]
 
-    def early(self, grid, block, args):
-        self(grid, block, args)
+    def early(self, grid, block, args, shared_bytes=0):
+        self(grid, block, args, shared_bytes)
 
     def resources(self, threads, shared_bytes=0):
         if self.gpu.runtime.is_hip:
@@ -368,7 +368,8 @@ def libraries(patch) -> None:
         "cupy_backends.cuda.libs",
     ):
         patch.setitem(sys.modules, name, MagicMock())
-    patch.setattr(room_module("suites", "tensor._hgemm"), "tensor_map", lambda *_: np.zeros(128, np.uint8))
+    for module in ("tensor._hgemm", "inference._latent"):
+        patch.setattr(room_module("suites", module), "tensor_map", lambda *_: np.zeros(128, np.uint8))
     vendor = room_module("suites", "_matrix.vendor")
     for name in ("_gemm_ex", "_matmul", "_hipblaslt"):
         patch.setattr(vendor, name, _product)

@@ -412,7 +412,7 @@ def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
     assert tiles.tolist() == [[0, 0, 5], [0, 4, 5], [2, 5, 8], [3, 8, 17], [3, 12, 17], [3, 16, 17]]
     x, weights = rng.standard_normal((17, k), np.float32), rng.standard_normal((4, n, k), np.float32)
     out = np.full((17, n), np.nan, np.float32)
-    triton = NumpyTriton((len(tiles), n // 4))
+    triton = NumpyTriton((n // 4, len(tiles)))
     monkeypatch.setattr(EXPERTS, "tl", triton)
     cells = [ElementPointer(array.ravel()) for array in (x, weights, out, tiles)]
     for place in np.ndindex(triton.grid):

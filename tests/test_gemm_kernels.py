@@ -2,6 +2,7 @@
 
 import _grid
 import _grid_device
+import _nvrtc
 import numpy as np
 import pytest
 from _modules import shared_modules
@@ -9,6 +10,7 @@ from _modules import shared_modules
 from gpubench import plugins
 from gpubench.api import suite as gb
 
+(GEMV,) = shared_modules("_matrix.gemv")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 FORMATS = {
     "float64": ("float64", 53),
@@ -242,3 +244,52 @@ def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens
     kernel((1, splits), (warp * 2 * sizes["ACROSS"],), (w, scales, x, y, *numbers, partial, arrived))
     values = y.view("float16").reshape(tokens, GATED_ROWS).astype(float)
     np.testing.assert_allclose(values, gated(wide_x @ wide_w.T), rtol=2e-3, atol=2e-3)
+
+
+GROUPS = [
+    ("int4", 13, False, 3),
+    ("int4", 64, True, 7),
+    ("int8", 20, True, 2),
+    ("int8", 64, False, 9),
+    ("int4", 9, True, 1),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "tokens", "is_gated", "blocks"), GROUPS)
+def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_number_of_blocks(
+    kind, tokens, is_gated, blocks
+):
+    """Blocks end within panels of rows, whose sums the last of them adds up; X has fewer tokens than the kernel."""
+    stored, rows = GEMV.KINDS[kind], GATED_ROWS if is_gated else 200
+    w, scales, x, wide_w, wide_x = (gated_operands if is_gated else operands)(kind, tokens, True, *[rows][is_gated:])
+    plan = GEMV.group_plan(stored, rows, tokens, is_gated)
+    arrange, kernel = (
+        _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
+    )
+    image = np.full(plan.tokens * (COLS + COLS // 64), 0x7E00, "uint16")
+    arrange((COLS // 128 * plan.tokens // 64 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
+    sums, arrived = np.full(blocks * plan.threads * plan.tokens, np.nan, "float32"), np.zeros(9, "uint32")
+    y, numbers = np.full(tokens * rows, 0xFFFF, "uint16"), (np.uint32(size) for size in (rows, COLS, tokens))
+    args = w, scales, image, y, *numbers, sums, arrived
+    for _ in range(2):  # the first launch must leave the counters as it found them
+        kernel((blocks,), (plan.threads,), args, plan.shared_bytes(stored))
+        assert (arrived == 0).all()
+    exact = gated(wide_x @ wide_w.T) if is_gated else wide_x @ wide_w.T
+    error = np.linalg.norm(y.view("float16").reshape(tokens, rows).astype(float) - exact) / np.linalg.norm(exact)
+    assert error < BOUND[kind]
+
+
+@pytest.mark.skipif(_nvrtc.library() is None, reason="needs NVRTC")
+@pytest.mark.slow
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("tokens", [16, 32, 64])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_products_by_warpgroup_instructions_compile_for_hopper_and_fit_an_sm(kind, tokens, is_gated):
+    stored = GEMV.KINDS[kind]
+    plan = GEMV.group_plan(stored, 28672, tokens, is_gated)
+    assert plan.resident * (plan.shared_bytes(stored) + 8192) <= 232 * 1024
+    options = [f"-D{name}={value}" for name, value in plan.defines(stored).items()]
+    status, log = _nvrtc.compiled(_grid.source("skinny_wgmma.cu"), ["--gpu-architecture=sm_90a", *options])
+    assert status == 0, log
+    assert "serialized" not in log

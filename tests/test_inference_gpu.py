@@ -113,18 +113,27 @@ def small_bench(gpu, *params):
     return Bench(gpu, Case("inference", "small", params), Target(inventory.facts(), gpu.device), SUITE.package, 1)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 16, 64])
-@pytest.mark.parametrize("kind", ["float16", "int8", "int4"])
+EIGHT = ("float8", "float8_blocks")
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [
+        *((kind, batch) for kind in ("float16", "int8", "int4") for batch in (1, 3, 16, 64, 128)),
+        *((kind, batch) for kind in EIGHT for batch in (16, 64)),
+    ],
+)
 def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu, kind, batch):
     task = STEPS.step_task(small_bench(gpu, ("batch", batch)), SMALL_MODEL, kind, batch, 700)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
     assert measured.series[0].mode == "graph"
-    assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
+    error = next(series for series in measured.series if series.name == "error").values[0]
+    assert 0 < error < (0.08 if kind in EIGHT else 5e-3)
 
 
-@pytest.mark.parametrize("tokens", [128, 1000])
-@pytest.mark.parametrize("kind", ["float16", "int4"])
+@pytest.mark.parametrize(("kind", "tokens"), [("float16", 1000), ("int4", 128), ("int4", 1000), ("float8", 128)])
 def test_a_prefill_gives_the_logits_and_the_cache_of_double_precision(gpu, kind, tokens):
     task = STEPS.prefill_task(small_bench(gpu, ("tokens", tokens)), SMALL_MODEL, kind, tokens)
     measured = Engine(gpu, POLICIES["smoke"]).measure(task)
-    assert 0 < next(series for series in measured.series if series.name == "error").values[0] < 5e-3
+    error = next(series for series in measured.series if series.name == "error").values[0]
+    assert 0 < error < (0.08 if kind in EIGHT else 5e-3)

@@ -1,4 +1,6 @@
-"""Attention over latent vectors: our kernels in Triton, run by NumPy, against double precision."""
+"""Attention over latent vectors, in Triton run by NumPy and for Hopper on a grid on the host, against float64."""
+
+import dataclasses
 
 import _grid
 import numpy as np
@@ -38,16 +40,24 @@ def typed(array):
     return array.view(np.float16) if array.dtype == np.uint16 else array
 
 
-@pytest.fixture
-def attention(monkeypatch):
+@pytest.fixture(params=["triton", "wgmma"])
+def attention(request, monkeypatch):
     """Two sequences of 150 tokens, which end within their third page, in two parts."""
 
     def built(_bench, kernel, _types, constants, _warps, _stages):
         return PaperKernel(monkeypatch, kernel, constants)
 
+    def paper_map(matrix, rows, columns, box_rows, box_columns):
+        assert (rows * columns, box_rows, box_columns) == (matrix.size, 64, 64)
+        return np.array([matrix.ctypes.data, columns, *[0] * 14], np.uint64).view("V128")[0]
+
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
+    monkeypatch.setattr(LATENT, "tensor_map", paper_map)
     monkeypatch.setattr(LATENT, "chunk_of", lambda *_: 2)
-    return LATENT.LatentAttention(bench(SUITE, "nvidia"), 2, 150, 128)
+    device = bench(SUITE, "nvidia")
+    features = frozenset({request.param})
+    device.device.traits = dataclasses.replace(device.traits, features=features)
+    return LATENT.LatentAttention(device, 2, 150, 128)
 
 
 @pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")

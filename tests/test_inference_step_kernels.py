@@ -54,6 +54,22 @@ def test_a_norm_adds_the_update_to_the_residual_stream_and_divides_by_the_root_m
         np.testing.assert_allclose(out.astype(float), exact, rtol=2**-10, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [0.0, 2.0**-5])
+def test_activations_in_eight_bits_are_the_nearest_times_one_scale_or_one_for_128(scale):
+    x = halves(np.random.default_rng(4), 3, 512)
+    x[1, :128] = 0
+    codes, scales = np.zeros((3, 512), "uint8"), np.full((4, 3), np.nan, "float32")
+    kernel("to_eight")((2,), (256,), (x, codes, scales, np.uint32(3), np.uint32(4), np.float32(scale)))
+    wide = np.zeros((3, 512))
+    sizes = np.uint64(3), np.uint64(512), np.uint64(512), np.uint64(1), np.uint32(0)
+    _grid.kernel("matrix_data.cu", "widen_float8_e4m3")((1,), (64,), (codes, np.uint64(0), *sizes, wide))
+    if scale == 0:
+        largest = np.abs(x).reshape(3, 4, 128).max(2).astype(float)
+        np.testing.assert_allclose(scales.T, np.maximum(largest / 448, 1e-12), rtol=1e-3)
+    each = np.repeat(scales.T if scale == 0 else np.full((3, 4), scale), 128, axis=1)
+    np.testing.assert_allclose(wide * each, x.astype(float), rtol=2**-4, atol=float(each.max()) * 2**-9)
+
+
 def test_a_gated_activation_is_silu_of_the_gate_times_the_value():
     both = halves(np.random.default_rng(3), 3, 2, 264)
     out = np.zeros((3, 264), np.float16)

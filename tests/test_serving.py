@@ -63,6 +63,18 @@ def test_queries_take_the_times_of_their_prefills_and_steps_and_wait_for_a_slot(
     assert queries.waiting.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_chunks_of_a_prompt_let_running_queries_go_on_between_them():
+    # the second query's prompt of 20 is two chunks of 10; a step of the first query comes before each but the first
+    queries = serving.simulate(TIMES, np.array([0.0, 0.015]), 20, 4, chunk=10)
+    first = 0.02
+    step = first + 0.010 + 1e-5 * 21
+    between = step + 0.01 + 0.010 + 1e-5 * 22
+    np.testing.assert_allclose(queries.first, [first, between + 0.01])
+    np.testing.assert_allclose(queries.last[0], between + 0.01 + 0.012 + 1e-5 * (23 + 21))
+    assert TIMES.chunks_s(25, 10) == pytest.approx([0.01, 0.01, 0.01])  # the last one is no shorter than a step
+    assert LLAMA.chunks_s(512, 256) == pytest.approx([LLAMA.prefill_s(256)] * 2)
+
+
 def by_steps(times, arrivals, prompt, output):
     """Simulate the same scheduler one step at a time."""
     lines, now, upcoming, running = times.lines(), 0.0, 0, []

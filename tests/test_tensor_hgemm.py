@@ -21,8 +21,8 @@ from gpubench.model import Facts, Work
 from gpubench.plugins.backend import KernelResources
 
 SUITE = plugins.load("suites", "tensor")
-HGEMM, RUNGS, KERNELS, MAPS = suite_modules("tensor", "_hgemm", "_hgemm", "_kernels", "_hgemm")
-DATA, FORMATS, VENDOR = shared_modules("_matrix.data", "_matrix.formats", "_matrix.vendor")
+HGEMM, RUNGS, KERNELS = suite_modules("tensor", "_hgemm", "_hgemm", "_kernels")
+DATA, FORMATS, VENDOR, MAPS = shared_modules("_matrix.data", "_matrix.formats", "_matrix.vendor", "_tensor_map")
 needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 

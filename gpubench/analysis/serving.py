@@ -4,7 +4,8 @@ A query has a prompt and asks for a number of tokens. A prefill computes its pro
 one further token for every sequence of the batch. Queries arrive at random, and no query waits for another to be sent:
 a latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
 device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
-batch has a free slot."""
+batch has a free slot. With chunked prefill it prefills one chunk of a prompt between two steps (Sarathi, arXiv
+2308.16369); a chunk costs a separate prefill, because no fused call was measured."""
 
 from __future__ import annotations
 
@@ -102,6 +103,18 @@ class ServingTimes:
             return max(shortest * tokens / lengths[0], min(shortest, self.steps[min(self.steps)].base_s))
         return float(np.interp(tokens, lengths, [self.prefills[length] for length in lengths]))
 
+    def chunks_s(self, prompt: int, chunk: int) -> list[float]:
+        """Return the seconds of each chunk of a prompt; 0 tokens of a `chunk` mean the whole prompt.
+
+        A chunk takes as much longer as the prompt with it takes, but no shorter than it alone."""
+        ends = [*range(chunk, prompt, chunk), prompt] if chunk else [prompt]
+        times = [0.0, *map(self.prefill_s, ends)]
+        sizes = np.diff([0, *ends]).tolist()
+        return [
+            max(after - before, self.prefill_s(size))
+            for before, after, size in zip(times, times[1:], sizes, strict=False)
+        ]
+
     def lines(self) -> list[StepLine]:
         """Return the line for each number of sequences, from 0 to the number of slots."""
         sizes = sorted(self.steps)
@@ -159,21 +172,26 @@ def poisson(rate: float, count: int, seed: int) -> Floats:
     return np.cumsum(np.random.default_rng(seed).exponential(size=count)) / rate
 
 
-def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -> Served:
+def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int, chunk: int = 0) -> Served:
     """Return the moments at which queries that arrive at the times `scheduled` (s, ascending) are served.
 
-    All queries have `prompt` tokens and ask for `output` tokens."""
+    All queries have `prompt` tokens, prefilled `chunk` at a time (0: at once), and ask for `output` tokens."""
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
     count, slots, lines = len(scheduled), times.slots, times.lines()
-    arrivals, prefill_s = scheduled.tolist(), times.prefill_s(prompt)
+    arrivals, chunks = scheduled.tolist(), times.chunks_s(prompt, chunk)
     first, last = [0.0] * count, [0.0] * count
     ends: list[tuple[int, int]] = []  # the step after which each running query ends
     now, step, context, upcoming = 0.0, 0, 0, 0
+    done, is_step_due = 0, False  # chunks of the upcoming query; whether a step comes before the next chunk
     while upcoming < count or ends:
         batch = len(ends)
-        if upcoming < count and batch < slots and arrivals[upcoming] <= now:
-            now += prefill_s
+        is_waiting = upcoming < count and batch < slots and arrivals[upcoming] <= now
+        if is_waiting and not (is_step_due and batch):
+            now += chunks[done]
+            done, is_step_due = (done + 1) % len(chunks), chunk > 0
+            if done:
+                continue
             first[upcoming] = last[upcoming] = now
             if output > 1:
                 heapq.heappush(ends, (step + output - 1, upcoming))
@@ -182,8 +200,9 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int) -
         elif not batch:
             now = arrivals[upcoming]
         else:
-            line, steps = lines[batch], ends[0][0] - step
-            if upcoming < count and batch < slots:
+            line, steps = lines[batch], 1 if is_waiting else ends[0][0] - step
+            is_step_due = False
+            if not is_waiting and upcoming < count and batch < slots:
                 steps = min(steps, line.steps_within(batch, context, arrivals[upcoming] - now))
             now += line.seconds(batch, context, steps)
             step, context = step + steps, context + steps * batch
@@ -210,12 +229,13 @@ OBJECTIVES = (Objectives("server", 2.0, 0.1), Objectives("interactive", 0.5, 0.0
 class Workload:
     """The queries of a simulation: `prompt` and `output` are the tokens of each, `queries` is their number.
 
-    `seed` is the seed of the random arrivals."""
+    `seed` is the seed of the random arrivals, and `chunk` the tokens of a prompt between two steps (0: all)."""
 
     prompt: int
     output: int
     queries: int
     seed: int = 0
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,14 +313,14 @@ class PredictedPercentile:
 def at_rate(times: ServingTimes, load: Workload, rate: float) -> RatePoint:
     """Return the simulated latencies at one rate of queries per second."""
     scheduled = poisson(rate, load.queries, load.seed)
-    return rate_point(simulate(times, scheduled, load.prompt, load.output), rate, times.slots)
+    return rate_point(simulate(times, scheduled, load.prompt, load.output, load.chunk), rate, times.slots)
 
 
 def capacity(times: ServingTimes, load: Workload) -> float:
     """Return the rate in queries per second at which every slot is always busy: above it, every queue grows."""
     slots, steps = times.slots, load.output - 1
     in_steps = times.lines()[slots].seconds(slots, slots * load.prompt, steps) if steps else 0.0
-    return slots / (slots * times.prefill_s(load.prompt) + in_steps)
+    return slots / (slots * sum(times.chunks_s(load.prompt, load.chunk)) + in_steps)
 
 
 def knee(times: ServingTimes, load: Workload, objectives: Objectives, seeds: int = 3) -> RatePoint | None:

@@ -69,7 +69,7 @@ class Kernel(Protocol):
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
     ) -> None: ...
 
-    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0) -> None:
         """Launch the kernel so that it may start before the previous launch has ended.
 
         The kernel waits for that launch by itself. `args` are arrays and NumPy scalars. On a device without

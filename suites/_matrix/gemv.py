@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import flipping
+from .._checks import flipping, in_turn
 from .data import Maker
 from .formats import FORMATS, PRECISIONS, Precision
 from .rotation import copies_of, rotated, rotation_notes
@@ -25,6 +25,7 @@ _FEW_ROWS_THREADS = 512  # threads of a block that shares the columns of a few r
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # lanes of a warp per token in skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
+_FEW_TOKENS = 8  # tokens up to which skinny.cu is as fast as memory
 
 Call = Callable[[], None]
 
@@ -264,6 +265,51 @@ def tensor_plan(
     return TensorPlan(tiles, panels, down, 1, 2, max(1, min(8, units // blocks)), warp)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """How skinny_wgmma.cu is built and launched; the first lines of skinny_wgmma.cu explain the numbers.
+
+    A block computes `tokens` tokens, and `resident` blocks run on each compute unit."""
+
+    tokens: int
+    warpgroups: int
+    ahead: int
+    depth: int
+    resident: int
+    is_gated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of Y of a block."""
+        return 64 * self.warpgroups // (2 if self.is_gated else 1)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * self.warpgroups
+
+    def shared_bytes(self, kind: WeightKind) -> int:
+        """Return the dynamic shared memory of a block: stages of X and of weights, and the sums to be gated."""
+        group = 2 * GROUP * self.tokens + 64 * self.warpgroups * GROUP * kind.bits // 8
+        return 1024 + self.depth * self.ahead * group + self.is_gated * self.tokens * self.threads
+
+    def defines(self, kind: WeightKind) -> dict[str, int]:
+        """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
+        sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "AHEAD": self.ahead, "DEPTH": self.depth}
+        rest = {"RESIDENT": self.resident, "GATED": int(self.is_gated)}
+        return {"WEIGHTS": kind.number, **sizes, **rest}
+
+
+def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False) -> GroupPlan:
+    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of weights and `tokens` tokens."""
+    width = next(width for width in (8, 16, 32, 64) if width >= tokens)
+    if width == _MOST_TOKENS:
+        warpgroups = 4 if rows >= _MANY_ROWS else 3
+        stages = (1, 3) if is_gated and kind.bits == 8 else (2, 2)
+        return GroupPlan(width, warpgroups, *stages, 1, is_gated)
+    return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
+
+
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
     """Return the call of Y = W·x by gemv.cu, for one token, launched as `launch` says."""
     plan = warp_plan(weights.kind, weights.cols, bench.traits.warp, launch)
@@ -275,10 +321,22 @@ def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launc
     return partial(kernel.early if launch.is_early else kernel, grid, (_THREADS,), args)
 
 
-def tensor_call(bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN) -> Call:
-    """Return the call of Y = X·Wᵀ by skinny.cu, for at most 64 tokens, launched as `launch` says.
+def tensor_call(
+    bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch = PLAIN, room: Any = None
+) -> Call:
+    """Return the call of Y = X·Wᵀ by skinny.cu or, on Hopper, skinny_wgmma.cu, launched as `launch` says.
 
-    Raises Skip without matrix instructions, and WrongAnswer for more tokens."""
+    More than 64 tokens are several launches. `room` is a workspace of WORKSPACE_BYTES that other products may use too.
+    Raises Skip without matrix instructions."""
+    if tokens > _MOST_TOKENS:
+        rows = weights.rows // launch.halves
+        parts = (
+            (min(_MOST_TOKENS, tokens - first), Vectors(vectors.x[first * weights.cols :], vectors.y[first * rows :]))
+            for first in range(0, tokens, _MOST_TOKENS)
+        )
+        return in_turn(*(tensor_call(bench, weights, part, count, launch, room) for count, part in parts))
+    if is_by_groups(bench, weights.kind, tokens):
+        return _group_call(bench, weights, vectors, tokens, launch, room)
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, launch))
     grid = (-(-weights.rows // plan.rows), plan.splits)
@@ -289,16 +347,56 @@ def tensor_call(bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int
     return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
 
 
+def is_by_groups(bench: gb.Bench, kind: WeightKind, tokens: int) -> bool:
+    """Return whether skinny_wgmma.cu multiplies: quantised weights by more tokens than skinny.cu is fast with."""
+    return kind.is_quantised and tokens > _FEW_TOKENS and "wgmma" in bench.traits.features
+
+
+def _group_call(
+    bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
+) -> Call:
+    """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
+    kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
+    plan = group_plan(kind, weights.rows, tokens, launch.is_gated)
+    arrange, multiply = (
+        bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
+    )
+    panels = -(-rows // plan.rows)
+    blocks = min(bench.device.device.units * plan.resident, panels * groups)
+    size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
+    needed = size + plan.tokens * (2 * weights.cols + 4 * groups)  # and X with what the bias adds
+    memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
+    image = memory[size:needed]
+    parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
+    tokens_now = np.uint32(tokens)
+    arranged = partial(
+        arrange.early if launch.is_early else arrange, (parts,), (_THREADS,),
+        (vectors.x, image, np.uint32(groups), tokens_now),
+    )  # fmt: skip
+    numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
+    args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
+    return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
+
+
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
-    """Compile skinny.cu for the products of these matrices with `tokens` tokens, all variants at the same time.
+    """Compile the kernel of the products of these matrices with `tokens` tokens, all variants at the same time.
 
     A variant takes up to a second. Raises Skip without matrix instructions."""
-    variants = [
-        _tensor_plan(bench, weights, tokens, launch).defines(weights.kind, launch) for weights, launch in matrices
-    ]
-    bench.compile(
-        "skinny.cu", "skinny", [dict(defines) for defines in {tuple(defines.items()) for defines in variants}]
-    )
+    count = min(tokens, _MOST_TOKENS)
+    variants: dict[str, list[dict[str, int]]] = {"skinny": [], "skinny_wgmma": []}
+    for weights, launch in matrices:
+        if is_by_groups(bench, weights.kind, count):
+            name, defines = (
+                "skinny_wgmma",
+                group_plan(weights.kind, weights.rows, count, launch.is_gated).defines(weights.kind),
+            )
+        else:
+            name, defines = "skinny", _tensor_plan(bench, weights, count, launch).defines(weights.kind, launch)
+        if defines not in variants[name]:
+            variants[name].append(defines)
+    for name, every in variants.items():
+        if every:
+            bench.compile(f"{name}.cu", name, every)
 
 
 def _tensor_plan(bench: gb.Bench, weights: Weights, tokens: int, launch: Launch) -> TensorPlan:

@@ -15,7 +15,7 @@ from ._grouped import Call, ExpertLoads, GroupedProducts
 # Experts, hidden size and inner size of an expert: https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json
 # and https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json. The gate and up projections are one matrix.
 _SHAPES = {"qwen3-30b-a3b": (128, 2048, 768), "deepseek-v3": (256, 7168, 2048)}
-_ROWS, _COLS, _INNER, _WARPS, _STAGES = 128, 128, 64, 8, 3  # of a program's tile, and its loads in flight
+_ROWS, _COLS, _INNER, _WARPS, _STAGES = (64, 128), 256, 64, 8, 4  # of a program's tile, and its loads in flight
 
 tl: Any = None  # triton.language, once a kernel is built
 
@@ -26,7 +26,8 @@ topic = gb.Topic(
 
 def multiply_tiles(x, weights, out, tiles, N, K, ROWS, COLS, INNER) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
     """Write one tile of Y = X·Wᵀ of an expert; `tiles` has an expert, a first row and the end of its rows each."""
-    tile, block = tl.program_id(0), tl.program_id(1)
+    # Programs of one tile run together and share its rows of X, and the tiles of an expert share weights.
+    block, tile = tl.program_id(0), tl.program_id(1)
     expert = tl.load(tiles + 3 * tile).to(tl.int64)
     row = tl.load(tiles + 3 * tile + 1) + tl.arange(0, ROWS)
     lines = (row < tl.load(tiles + 3 * tile + 2))[:, None]
@@ -55,11 +56,12 @@ def by_triton(bench: gb.Bench, layout: ExpertLoads, products: GroupedProducts) -
     if n % _COLS or k % _INNER:
         raise gb.Skip(f"the kernel takes multiples of {_COLS} rows and {_INNER} columns, not {n} × {k}")
     types = {**dict.fromkeys(("x", "weights", "out"), "*bf16"), "tiles": "*i32"}
-    sizes = {"N": n, "K": k, "ROWS": _ROWS, "COLS": _COLS, "INNER": _INNER}
+    rows = _ROWS[int(layout.loads.mean() > _ROWS[0])]
+    sizes = {"N": n, "K": k, "ROWS": rows, "COLS": _COLS, "INNER": _INNER}
     kernel = _triton.BuiltKernel(bench, multiply_tiles, types, sizes, _WARPS, _STAGES)
-    tiles = tiles_of(layout, _ROWS)
+    tiles = tiles_of(layout, rows)
     cells = (products.x, products.weights, products.y, bench.xp.asarray(tiles.ravel()))
-    return kernel.call((len(tiles), n // _COLS), *cells), f"our kernel in Triton {kernel.version}"
+    return kernel.call((n // _COLS, len(tiles)), *cells), f"our kernel in Triton {kernel.version}"
 
 
 @topic.case(

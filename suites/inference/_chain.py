@@ -16,13 +16,13 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import KINDS, Weights
 from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Model
 from ._attention import AttentionShape, launches, log2_scale
+from ._eight import EightWeights
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, fastest
-from ._weights import ModelWeights
+from ._weights import MODEL_KINDS, AnyWeights, ModelWeights
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads of most blocks, as in chain.cu
@@ -168,7 +168,7 @@ class Experts:
         sizes = {"EXPERTS": model.experts, "ACTIVE": model.active}
         self._kernels = {name: bench.kernel("experts.cu", name, **sizes) for name in names}
 
-    def calls(self, layer: int, weights: Mapping[str, Weights], room: Mapping[str, Any]) -> list[Call]:
+    def calls(self, layer: int, weights: Mapping[str, AnyWeights], room: Mapping[str, Any]) -> list[Call]:
         """Return the calls of the network of the layer with the number `layer`, after the product of its router.
 
         `weights` are the layer's matrices by name, and `room` the device arrays of a Chain by name."""
@@ -243,21 +243,21 @@ class DecodeChain:
         last = chain.norm(2 * model.depth, adds="down")
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
 
-    def _network(self, layer: int, weights: Mapping[str, Weights]) -> list[Call]:
+    def _network(self, layer: int, weights: Mapping[str, AnyWeights]) -> list[Call]:
         """Return the calls of a layer's feed-forward network, which reads `normed` of the room and writes `down`."""
         if self._experts:
             router = self._product(weights["router"], "normed", "router")
             return [router, *self._experts.calls(layer, weights, self.chain.room)]
         return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
 
-    def _gated(self, weights: Weights) -> list[Call]:
+    def _gated(self, weights: AnyWeights) -> list[Call]:
         """Return the product `up` with its gate as one call, or the product and GELU or the gate."""
         chain = self.chain
         if not self._model.is_gated or chain.weights.is_by_vendor(self._batch):
             return [self._product(weights, "normed", "up"), chain.gate()]
         return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
 
-    def _product(self, weights: Weights, x: str, y: str) -> Call:
+    def _product(self, weights: AnyWeights, x: str, y: str) -> Call:
         """Return the call of one product of all sequences, from array `x` of the room to array `y`."""
         return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
 
@@ -283,7 +283,7 @@ class DecodeChain:
             exact = self._exact[token].again()
         else:
             self._exact[token], exact = self._expected(self._row)
-        return {"error": gb.Observed(_judged(logits[self._row].astype(float), exact[0], self._model.depth))}
+        return {"error": gb.Observed(_judged(logits[self._row].astype(float), exact[0], self.chain.weights))}
 
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences whose token in this batch differs from the token in a batch of one.
@@ -327,9 +327,9 @@ class DecodeChain:
         return weights.nbytes - _HALF.itemsize * model.expert_size * idle
 
 
-def _judged(logits: Any, exact: Any, depth: int) -> float:
+def _judged(logits: Any, exact: Any, weights: ModelWeights) -> float:
     """Return the relative error of logits, given their exact values, both (vocabulary,)."""
-    error, bound = relative(logits, exact), rounding_bound(depth)
+    error, bound = relative(logits, exact), rounding_bound(weights.model.depth, weights.roundoff)
     gb.expect(error <= bound, f"the relative error {error:.3g} of the logits is above {bound:.3g}")
     return error
 
@@ -353,7 +353,7 @@ class PrefillChain:
     def __init__(self, bench: gb.Bench, weights: ModelWeights, tokens: int) -> None:
         model = weights.model
         self._model, self._tokens = model, tokens
-        widest = max(layer.size for layer in model.layers) if KINDS[weights.kind].is_quantised else 0
+        widest = max(layer.size for layer in model.layers) if MODEL_KINDS[weights.kind].is_quantised else 0
         self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
         # One workspace for all products, which run one after another.
         self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
@@ -390,9 +390,11 @@ class PrefillChain:
         cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
         return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
-    def _product(self, weights: Weights, x: str, y: str) -> list[Call]:
+    def _product(self, weights: AnyWeights, x: str, y: str) -> list[Call]:
         """Return the calls of one product of all tokens, from array `x` of the room to array `y`."""
         room, quantised = self.chain.room, weights.kind.is_quantised
+        if isinstance(weights, EightWeights):
+            return [self.chain.weights.product(weights, room[x], room[y], self._tokens)]
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words
         described = MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])
@@ -420,4 +422,4 @@ class PrefillChain:
             exact = self._exact[token].logits(sampled)[-1]
         else:
             exact = self._exact[token].again()[-1]
-        return {"error": gb.Observed(_judged(logits, exact, self._model.depth))}
+        return {"error": gb.Observed(_judged(logits, exact, self.chain.weights))}

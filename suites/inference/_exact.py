@@ -15,8 +15,7 @@ import numpy.typing as npt
 from gpubench.api import suite as gb
 
 from .._matrix.formats import FORMATS
-from .._matrix.gemv import Weights
-from ._weights import ModelWeights
+from ._weights import AnyWeights, ModelWeights
 
 _HALF = FORMATS["float16"]
 _ROTARY_BASE = 500_000.0  # rope_theta of meta-llama/Meta-Llama-3-8B, config.json
@@ -86,7 +85,7 @@ class ExactChain:
         return self._logits
 
     def _network(
-        self, layer: int, matrices: Mapping[str, Weights], x: Doubles, sampled: Sequence[SampledToken]
+        self, layer: int, matrices: Mapping[str, AnyWeights], x: Doubles, sampled: Sequence[SampledToken]
     ) -> Doubles:
         """Return the output of the feed-forward network of a layer for x, both (tokens, hidden)."""
         model = self._model
@@ -110,7 +109,7 @@ class ExactChain:
         )
         gb.expect(bool((chosen < len(logits)).all()), f"the experts of layer {layer} are not written")
         shortfall = float(np.delete(logits, chosen).max() - logits[chosen].min())
-        bound = 2 * rounding_bound(layer + 1) * float(np.sqrt(np.mean(logits**2)))
+        bound = 2 * rounding_bound(layer + 1, self._weights.roundoff) * float(np.sqrt(np.mean(logits**2)))
         gb.expect(shortfall <= bound, f"the router of layer {layer} prefers another expert by {shortfall:.3g}")
         return chosen
 
@@ -121,7 +120,7 @@ class ExactChain:
             return [partial(normed, factors=row) for row in factors]
         return [partial(layer_normed, factors=row, shifts=shift) for row, shift in zip(factors, shifts, strict=True)]
 
-    def _product(self, weights: Weights, x: Doubles) -> Doubles:
+    def _product(self, weights: AnyWeights, x: Doubles) -> Doubles:
         """Return X·Wᵀ in double precision, computed on the device."""
         return np.asarray(self._to_host(weights.product(self._xp.asarray(x))))
 
@@ -150,7 +149,7 @@ class ExactChain:
 
     def _compare(self, layer: int, sampled: SampledToken, *exact: Doubles) -> None:
         """Raise WrongAnswer if the cached key or value of a token in a layer differs by more than rounding explains."""
-        layout, bound = self._layout, rounding_bound(layer + 1)
+        layout, bound = self._layout, rounding_bound(layer + 1, self._weights.roundoff)
         for array, expected in zip(self._caches[layer], exact, strict=True):
             places = array.view("uint16").reshape(-1, layout.kv_heads, layout.capacity, layout.dim)
             stored = self._to_host(places[sampled.sequence, :, sampled.place]).view(np.float16).astype(float)
@@ -161,9 +160,9 @@ class ExactChain:
             )
 
 
-def rounding_bound(layers: int) -> float:
-    """Return the largest relative error that this many layers may have; each rounds to halves several times."""
-    return 4 * 2.0**-11 * math.sqrt(_ROUNDINGS * layers)
+def rounding_bound(layers: int, roundoff: float) -> float:
+    """Return the largest relative error that this many layers may have; each rounds several times."""
+    return 4 * roundoff * math.sqrt(_ROUNDINGS * layers)
 
 
 def relative(values: Doubles, exact: Doubles) -> float:

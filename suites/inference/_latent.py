@@ -6,6 +6,7 @@ absorbed into queries and results (DeepSeek-V2, arXiv 2405.04434, section 2.1)."
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from .. import _triton
 from .._checks import flipping, in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS
+from .._tensor_map import tensor_map
 
 _LATENT, _ROTARY, _PAGE = 512, 64, 64  # elements of a token's latent vector and of its rotated part; tokens of a page
 _WIDTH = _LATENT + _ROTARY
-_ROWS, _WARPS, _STAGES = 64, 8, 2  # heads of a program, its warps, and pages in flight
+_ROWS, _WARPS, _STAGES = 64, 8, 2  # heads of a program or block, its warps, and pages in flight
 _CHECKED = 6  # heads that are compared with double precision
 _BOUND = 4 * 2.0**-11  # bound of the relative error, because shares and results are stored as halves
-_JOIN_WARPS = 4
+_JOIN_THREADS = 128
+_SHARED_BYTES = (_ROWS + _STAGES * _PAGE) * _WIDTH * 2 + 1024  # queries and two pages, aligned
 _SPARE_BYTES = 2**28
 
 tl: Any = None  # triton.language, once a kernel is built
@@ -62,22 +65,6 @@ def attend_latent(queries, cache, table, sums, scales, context, chunk, HEADS, RO
     head = (sequence * HEADS + block * ROWS + row) * parts + part
     tl.store(scales + 2 * head, most)
     tl.store(scales + 2 * head + 1, total)
-
-
-def join_latent(sums, scales, out, parts, LATENT) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
-    """Join the parts of a head to its result."""
-    head, lane = tl.program_id(0), tl.arange(0, LATENT)
-    most = tl.load(scales + 2 * head * parts)
-    total = tl.load(scales + 2 * head * parts + 1)
-    joined = tl.load(sums + head * parts * LATENT + lane)
-    for part in range(1, parts):
-        item = head * parts + part
-        top = tl.maximum(most, tl.load(scales + 2 * item))
-        fade, factor = tl.exp2(most - top), tl.exp2(tl.load(scales + 2 * item) - top)
-        total = total * fade + tl.load(scales + 2 * item + 1) * factor
-        joined = joined * fade + tl.load(sums + item * LATENT + lane) * factor
-        most = top
-    tl.store(out + head * LATENT + lane, (joined / total).to(tl.float16))
 
 
 def chunk_of(batch: int, pages: int, blocks: int, units: int) -> int:
@@ -120,28 +107,41 @@ class LatentAttention:
             xp.empty(rows * self._parts * 2, "float32"),
         )
         self.outs = tuple(xp.empty(rows * _LATENT, "uint16") for _ in range(copies))
-        self._kernels = self._built()
-
-    def _built(self) -> tuple[_triton.BuiltKernel, _triton.BuiltKernel]:
-        halves, floats = dict.fromkeys(("queries", "cache"), "*fp16"), dict.fromkeys(("sums", "scales"), "*fp32")
-        types = {**halves, "table": "*i32", **floats, "context": "i32", "chunk": "i32"}
-        sizes = {"HEADS": self._heads, "ROWS": _ROWS, "PAGE": _PAGE, "LATENT": _LATENT, "ROTARY": _ROTARY}
-        attend = _triton.BuiltKernel(self._bench, attend_latent, types, sizes, _WARPS, _STAGES)
-        types = {**floats, "out": "*fp16", "parts": "i32"}
-        return attend, _triton.BuiltKernel(self._bench, join_latent, types, {"LATENT": _LATENT}, _JOIN_WARPS, 1)
+        self._is_hopper = "wgmma" in bench.traits.features
+        self._join = bench.kernel("latent.cu", "join_latent")
+        self._library = "latent.cu"
 
     def calls(self) -> tuple[Any, ...]:
-        """Return the attention over each copy of the cache."""
-        attend, join = self._kernels
-        grid, rows = (self._batch * self._heads // _ROWS, self._parts), self._batch * self._heads
-        numbers, cells = (np.int32(self._context), np.int32(self._chunk)), (self._sums, self._scales)
+        """Return the attention over each copy of the cache, by latent.cu on Hopper and else by our kernel in Triton."""
+        attend = self._by_wgmma if self._is_hopper else self._by_triton()
+        rows, parts = self._batch * self._heads, np.uint32(self._parts)
         return tuple(
             in_turn(
-                attend.call(grid, self.queries, cache, self._device_table, *cells, *numbers),
-                join.call((rows,), *cells, out, np.int32(self._parts)),
+                attend(cache),
+                partial(self._join, (rows,), (_JOIN_THREADS,), (self._sums, self._scales, out, parts)),
             )
             for cache, out in zip(self.caches, self.outs, strict=True)
         )
+
+    def _by_wgmma(self, cache: Any) -> Any:
+        """Return the launch of latent.cu over a copy of the cache."""
+        kernel = self._bench.kernel("latent.cu", "attend_latent")
+        rows, tokens = self._batch * self._heads, cache.size // _WIDTH
+        maps = (tensor_map(array, count, _WIDTH, _PAGE, 64) for array, count in ((self.queries, rows), (cache, tokens)))
+        numbers = map(np.uint32, (self._heads // _ROWS, self._context, self._chunk))
+        args = (*maps, self._device_table, self._sums, self._scales, *numbers)
+        return partial(kernel, (rows // _ROWS, self._parts), (32 * _WARPS,), args, _SHARED_BYTES)
+
+    def _by_triton(self) -> Any:
+        """Return a function that returns the launch of our kernel in Triton over a copy of the cache."""
+        halves, floats = dict.fromkeys(("queries", "cache"), "*fp16"), dict.fromkeys(("sums", "scales"), "*fp32")
+        types = {**halves, "table": "*i32", **floats, "context": "i32", "chunk": "i32"}
+        sizes = {"HEADS": self._heads, "ROWS": _ROWS, "PAGE": _PAGE, "LATENT": _LATENT, "ROTARY": _ROTARY}
+        kernel = _triton.BuiltKernel(self._bench, attend_latent, types, sizes, _WARPS, _STAGES)
+        self._library = f"our kernel in Triton {kernel.version}"
+        grid = (self._batch * self._heads // _ROWS, self._parts)
+        cells = (self._device_table, self._sums, self._scales, np.int32(self._context), np.int32(self._chunk))
+        return lambda cache: kernel.call(grid, self.queries, cache, *cells)
 
     @property
     def work(self) -> gb.Work:
@@ -183,7 +183,7 @@ class LatentAttention:
         rest["buffers"] = self.caches
         stage = gb.Stage(calls[0], self.work, "flops", "tensor.float16", modes=(), rotation=calls, **rest)
         notes = {
-            "library": f"our kernel in Triton {self._kernels[0].version}, {self._parts} parts of a sequence",
+            "library": f"{self._library}, {self._parts} parts of a sequence",
             "cache": f"pages of {_PAGE} tokens in random order, {len(calls)} copies in turn",
         }
         return gb.Task.of(stage, check=self.check, notes=notes)

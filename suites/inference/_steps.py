@@ -8,10 +8,12 @@ from gpubench.api import suite as gb
 from .._checks import in_turn
 from .._models import MODELS, Model
 from ._chain import CacheMemory, DecodeChain, PrefillChain, prefill_bytes
+from ._eight import EIGHT_KINDS
 from ._weights import ModelWeights
 
-# Every model is measured at this context, prompt length and largest batch.
-_CONTEXT, _PROMPT, _MOST_BATCH = 2048, 2048, 64
+# Every model is measured at this context and prompt length.
+_CONTEXT, _PROMPT = 2048, 2048
+_LONG_BATCH, _EIGHT_BATCH = 64, 16  # the batch of other contexts, and the smallest with weights of eight bits
 _QUICK = ((1, _CONTEXT), (16, 512))  # batch and context of the steps of the quick tier
 _STEP_S, _PREFILL_S = 3.0, 4.0  # sampling times that fill three quarters of a case, besides its check
 _CHECK_S = 5e-11  # additional sampling seconds per weight: three times as long as the check of a step takes on an H200
@@ -45,16 +47,18 @@ topic = gb.Topic(
 
 
 def _is_step(target: gb.Target, params: Mapping[str, Any]) -> bool:
-    """Return whether a step is measured: of llama-3-8b the batches 1 and 64, and all at a context of 2048 tokens.
+    """Return whether a step is measured: of llama-3-8b the batches 1 and 64, and all batches at 2048 tokens.
 
     Quick has two points: one that is compared with other tools, and one of a batch. Other models have the batches 1 and
-    16 at 2048 tokens. The largest batch shows what a token of context costs, about the same in every batch."""
+    16 at 2048 tokens. The batch 64 shows what a token of context costs, about the same in every batch."""
     batch, context = params["batch"], params["context"]
     if params["model"] != "llama-3-8b":
         return params["weights"] in _KINDS[params["model"]] and batch in (1, 16) and context == _CONTEXT
     if target.tier == "quick":
         return (batch, context) in _QUICK
-    return bool(batch in (1, _MOST_BATCH) or context == _CONTEXT)
+    if params["weights"] in EIGHT_KINDS and batch < _EIGHT_BATCH:
+        return False
+    return bool(batch in (1, _LONG_BATCH) or context == _CONTEXT)
 
 
 def _is_prompt(_target: gb.Target, params: Mapping[str, Any]) -> bool:
@@ -62,7 +66,7 @@ def _is_prompt(_target: gb.Target, params: Mapping[str, Any]) -> bool:
     model, weights, tokens = params["model"], params["weights"], params["tokens"]
     if model != "llama-3-8b":
         return MODELS[model].experts == 1 and tokens == _PROMPT and weights in _KINDS[model]
-    return bool(tokens <= {"float16": 8192, "int8": 512, "int4": _PROMPT}[weights])
+    return bool(tokens <= {"float16": 8192, "int8": 512}.get(weights, _PROMPT))
 
 
 def _effort(bench: gb.Bench, is_representative: bool, seconds: float) -> gb.Effort:
@@ -72,8 +76,8 @@ def _effort(bench: gb.Bench, is_representative: bool, seconds: float) -> gb.Effo
 
 @topic.case(
     model=_MODEL,
-    weights=gb.points(("float16",), ("int4",), ("float16", "int8", "int4")),
-    batch=gb.points((1, 16), (1,), gb.powers_of_two(0, 6)),
+    weights=gb.points(("float16",), ("int4",), ("float16", "int8", "int4", *EIGHT_KINDS)),
+    batch=gb.points((1, 16), (1,), gb.powers_of_two(0, 8)),
     context=gb.points((512, 2048), (512,), (512, 2048, 8192)),
     when=gb.on_gpu,
     where=_is_step,
@@ -89,7 +93,7 @@ def step(bench: gb.Bench, model: str, weights: str, batch: int, context: int) ->
 
 @topic.case(
     model=_MODEL,
-    weights=gb.points(("float16",), ("int4",), ("float16", "int8", "int4")),
+    weights=gb.points(("float16",), ("int4",), ("float16", "int8", "int4", *EIGHT_KINDS)),
     tokens=gb.points((2048,), (128,), (128, 512, 2048, 8192)),
     when=gb.on_gpu,
     where=_is_prompt,
@@ -123,7 +127,7 @@ class _FirstMemory:
 def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: int) -> DecodeChain:
     """Return one step of `batch` sequences, which have `context` tokens after it.
 
-    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
+    `kind` is the type of the weights, a key of MODEL_KINDS. Raises Skip if the model does not fit into memory."""
     weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
     return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch)
 
@@ -142,7 +146,8 @@ def step_task(
     """Return one step, as `decode_step` makes it, as a task judged by its tokens."""
     memory = _FirstMemory(bench)
     step = decode_step(bench, model, kind, batch, context)
-    alone = DecodeChain(bench, step.chain.weights, step.memory, 1) if batch > 1 else None
+    # The products of weights of eight bits take no single token.
+    alone = DecodeChain(bench, step.chain.weights, step.memory, 1) if batch > 1 and kind not in EIGHT_KINDS else None
 
     def check() -> gb.Observation:
         """Compare the step; the first check also observes peak memory and tokens that differ in a batch of one."""
@@ -175,7 +180,7 @@ def step_task(
 def prefill_task(bench: gb.Bench, model: Model, kind: str, tokens: int, effort: gb.Effort = gb.POINT) -> gb.Task:
     """Return the prefill of a prompt of `tokens` tokens as a task judged by its tokens.
 
-    `kind` is the type of the weights, a key of KINDS. Raises Skip if the model does not fit into the free memory."""
+    `kind` is the type of the weights, a key of MODEL_KINDS. Raises Skip if the model does not fit into memory."""
     memory = _FirstMemory(bench)
     weights = ModelWeights(bench, model, kind, prefill_bytes(model, tokens))
     prefill = PrefillChain(bench, weights, tokens)

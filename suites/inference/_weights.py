@@ -1,6 +1,5 @@
 """Hold the seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,27 +8,46 @@ from gpubench.api import suite as gb
 
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import GROUP, KINDS, Launch, Vectors, Weights, compile_tensor_calls, tensor_call, warp_call
+from .._matrix.gemv import (
+    GROUP,
+    KINDS,
+    Call,
+    Launch,
+    Vectors,
+    Weights,
+    compile_tensor_calls,
+    is_by_groups,
+    tensor_call,
+    warp_call,
+)
 from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Layer, Model
+from ._eight import EIGHT_KINDS, ROUNDOFF, EightWeights
 
 _HALF = FORMATS["float16"]
 _SPARE_BYTES = 2**31
+MODEL_KINDS = KINDS | EIGHT_KINDS
+HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
+
+AnyWeights = Weights | EightWeights
 
 
 class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
-    `kind` is a key of KINDS. `layers` has the matrices of each layer by name."""
+    `kind` is a key of MODEL_KINDS. `layers` has the matrices of each layer by name."""
 
     def __init__(self, bench: gb.Bench, model: Model, kind: str, further_bytes: float) -> None:
-        stored = KINDS[kind].bits / 8 + (2 / GROUP if KINDS[kind].is_quantised else 0)
+        described = MODEL_KINDS[kind]
+        stored = described.bits / 8 + (2 / GROUP if described.is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
         self.bench, self.model, self.kind = bench, model, kind
         self.make, self._rng = Maker(self.bench), bench.rng
         self._room: Any = None
-        self._tiled = KINDS[kind].is_quantised and "matrix" in bench.traits.features
+        self._eights: dict[tuple[int, int], Any] = {}
+        self.roundoff = ROUNDOFF if kind in EIGHT_KINDS else HALF_ROUNDOFF
+        self._tiled = described.is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
         self.head = self._drawn(model.head)
         self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
@@ -41,9 +59,14 @@ class ModelWeights:
     def _seed(self) -> int:
         return int(self._rng.integers(2**63))
 
-    def _drawn(self, layer: Layer) -> Weights:
-        """Return the seeded weights of a matrix of a layer."""
-        return Weights(self.make, self.kind, layer.rows, layer.cols, self._seed(), layer.cols**-0.5, self._tiled)
+    def _drawn(self, layer: Layer) -> AnyWeights:
+        """Return the seeded weights of a matrix of a layer; beside weights of eight bits the head has halves."""
+        size, seed, spread = (layer.rows, layer.cols), self._seed(), layer.cols**-0.5
+        if self.kind not in EIGHT_KINDS:
+            return Weights(self.make, self.kind, *size, seed, spread, self._tiled)
+        if layer.name == "head":
+            return Weights(self.make, "float16", *size, seed, spread)
+        return EightWeights(self.bench, self.make, self.kind, *size, seed, spread)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
@@ -53,29 +76,31 @@ class ModelWeights:
             return
         # A mixture of experts computes these matrices with special kernels.
         networks = ("up", "down") if self.model.experts > 1 else ()
-        layer = {name: weights for name, weights in self.layers[0].items() if name not in networks}
         matrices = [
             (weights, self._launch(weights, tokens, name == "up" and self.model.is_gated))
-            for name, weights in layer.items()
+            for name, weights in {**self.layers[0], "head": self.head}.items()
+            if name not in networks and isinstance(weights, Weights)
         ]
-        compile_tensor_calls(self.bench, [*matrices, (self.head, self._launch(self.head, tokens, False))], tokens)
+        compile_tensor_calls(self.bench, matrices, tokens)
 
-    def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Callable[[], None]:
+    def product(self, weights: AnyWeights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Call:
         """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu, skinny.cu or the vendor's library.
 
         `x` and `y` are flat device arrays of halves. The vendor's library has no gated product."""
+        if isinstance(weights, EightWeights):
+            return weights.call(x, y, tokens, self._workspace(), self._eights)
         if self.is_by_vendor(tokens):
             shape = Shape(tokens, weights.rows, weights.cols, "nt")
             described = MatrixProduct(PRECISIONS["float16"], shape, x, weights.words, y)
             return vendor(self.bench, described, self._workspace()).call
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
-            return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch)
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self._workspace())
         return warp_call(self.bench, weights, Vectors(x, y), launch)
 
     def is_by_vendor(self, tokens: int) -> bool:
         """Return whether the vendor's library multiplies: halves by more tokens than skinny.cu is fast with."""
-        return not KINDS[self.kind].is_quantised and tokens > _OUR_TOKENS and self.bench.traits.vendor == "nvidia"
+        return not MODEL_KINDS[self.kind].is_quantised and tokens > _OUR_TOKENS and self.bench.traits.vendor == "nvidia"
 
     def _workspace(self) -> Any:
         """Return the one workspace of all products of the vendor's library, which run one after another."""
@@ -85,4 +110,5 @@ class ModelWeights:
 
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
         """Return how the product of these weights is launched."""
-        return Launch(is_early=tokens == 1 or not weights.kind.is_quantised, is_gated=is_gated)
+        is_early = tokens == 1 or not weights.kind.is_quantised or is_by_groups(self.bench, weights.kind, tokens)
+        return Launch(is_early, is_gated)

@@ -288,3 +288,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     most = block_largest(most);
     if (threadIdx.x == 0) tokens[blockIdx.y] = 0xffffffffu - (u32)most;
 }
+
+#if !GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__))
+// Writes halves as numbers of e4m3 times a scale: `scale`, or if it is 0 one for each 128 elements of a row, whose largest
+// element then becomes 448. The scales lie column after column. A warp has 128 elements.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    to_eight(const uint2* x, u32* out, float* scales, u32 rows, u32 groups, float scale) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 group = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (group >= rows * groups) return;
+    const uint2 four = gb_word(x + (u64)group * 32 + lane);
+    float v[4];
+    gb_halves(four.x, v[0], v[1]);
+    gb_halves(four.y, v[2], v[3]);
+    if (scale == 0) {
+        float most = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+        for (int mask = 16; mask > 0; mask /= 2) most = fmaxf(most, gb_shuffle_xor(most, mask));
+        scale = fmaxf(most / 448, 1e-12f);
+        if (lane == 0) scales[group % groups * rows + group / groups] = scale;
+    }
+    out[(u64)group * 32 + lane] = gb_to_e4m3(v[0] / scale, v[1] / scale) | gb_to_e4m3(v[2] / scale, v[3] / scale) << 16;
+}
+#endif

@@ -46,7 +46,8 @@ def _kinds(target: gb.Target) -> tuple[str, ...]:
 
 def _sizes(target: gb.Target) -> Any:
     quick = (2**21,) if target.is_host else (2**21, 2**30)
-    return gb.points(smoke=(2**21,), quick=quick, full=tuple(2**power for power in sorted({21, *range(12, 31, 2)})))
+    full = {2**21, *(2**power for power in range(12, 31, 2))}
+    return gb.points(smoke=(2**21,), quick=quick, full=tuple(sorted(full)))
 
 
 def _seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -50,12 +50,6 @@ static __device__ __forceinline__ void load_both(
         : "memory");
 }
 
-// The descriptor with which wgmma reads a matrix in shared memory: swizzled rows of 128 bytes, and groups of 8 rows
-// that are 1024 bytes apart.
-static __device__ __forceinline__ u64 described(const void* shared) {
-    return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
-}
-
 #define SUMS_8(i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
@@ -92,19 +86,6 @@ static __device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], u64 a,
 #endif
 }
 
-static __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-static __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING>
-static __device__ __forceinline__ void await_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-static __device__ __forceinline__ u32 packed(float low, float high) {
-    u32 both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
 // Stores the 16 rows of sums of a warp as halves. They go through `boxes`, shared memory of this warp alone, so that
 // eight lanes store 128 bytes of a row and no warp waits for another one.
 static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS], u8* boxes, u16* c, u32 columns) {
@@ -116,11 +97,8 @@ static __device__ __forceinline__ void store_sums(const float (&d)[ACCUMULATORS]
         for (u32 pair = 0; pair < 8; ++pair) {  // pairs of groups of eight columns
             const u32 i = first / 2 + pair * 8, eight = pair * 2 + lane / 16;
             u8* const at = boxes + eight / 8 * BOX_BYTES + row * 128 + ((eight ^ row) % 8) * 16;
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                         :
-                         : "r"(gb_shared_address(at)), "r"(packed(d[i], d[i + 1])), "r"(packed(d[i + 2], d[i + 3])),
-                           "r"(packed(d[i + 4], d[i + 5])), "r"(packed(d[i + 6], d[i + 7]))
-                         : "memory");
+            gb_store_matrices(at, make_uint4(gb_packed(d[i], d[i + 1]), gb_packed(d[i + 2], d[i + 3]),
+                                             gb_packed(d[i + 4], d[i + 5]), gb_packed(d[i + 6], d[i + 7])));
         }
         __syncwarp();
 #pragma unroll
@@ -184,18 +162,18 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             u32 last = 0;
             for (u32 part = 0; part < parts; ++part) {
                 const u8* const a = stages + stage * STAGE_BYTES + (group - 1) * (A_BYTES / 2);
-                const u64 of_a = described(a), of_b = described(stages + stage * STAGE_BYTES + A_BYTES);
+                const u64 of_a = gb_described(a), of_b = gb_described(stages + stage * STAGE_BYTES + A_BYTES);
                 gb_barrier_await(full + stage, parity);
-                begin_products();
+                gb_begin_products();
 #pragma unroll
                 for (int k = 0; k < TILE_K / 16; ++k) multiply(d, of_a + 2 * k, of_b + 2 * k, part > 0 || k > 0);
-                end_products();
-                await_products<1>();  // wait for the products of the previous part, whose stage is then free
+                gb_end_products();
+                gb_await_products<1>();  // wait for the products of the previous part, whose stage is then free
                 if (part > 0 && mine < CLUSTER) arrive_at(empty + last, mine);
                 last = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-            await_products<0>();
+            gb_await_products<0>();
             if (mine < CLUSTER) arrive_at(empty + last, mine);
             const u32 row = (place.row * CLUSTER + rank) * TILE_M + warp * 16;
             store_sums(d, boxes, c + (u64)row * columns + place.column * TILE_N, columns);

@@ -153,8 +153,8 @@ class _ClockworkKernel:
         self._device.spend(self._duration())
         self._launches += 1
 
-    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        self(grid, block, args)
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0) -> None:
+        self(grid, block, args, shared_bytes)
 
     def resources(self, threads: int, shared_bytes: int = 0) -> None:
         del threads, shared_bytes

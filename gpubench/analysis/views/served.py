@@ -23,6 +23,7 @@ from gpubench.base import units
 from gpubench.model import Result, View
 
 _LOAD = serving.Workload(prompt=512, output=128, queries=5000)  # a rate takes 0.015 s, and there are about 25
+_CHUNK = 256  # tokens of a prompt between two steps with chunked prefill
 _SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)  # rates of the curve, as shares of the capacity
 _MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # limits for a run file: a simulation has a line for each batch size
 _MOST_MODELS = 24  # the most models of a view: each takes a third of a second
@@ -56,7 +57,8 @@ class SessionCheck:
 class Serving:
     """The simulated capacity of one model on one device; `knees` has the highest rate within each objective, or None.
 
-    `bound` is the same from the times that calls would take at their bounds, if all of these are known."""
+    `bound` is the same from the times that calls would take at their bounds, if all of these are known. `chunked` are
+    knees with chunked prefill."""
 
     RECORD: ClassVar[str] = (
         "view=title label devices prompt=load.prompt output=load.output highest_rates bound_rates sessions"
@@ -68,6 +70,7 @@ class Serving:
     load: serving.Workload
     points: tuple[RatePoint, ...]
     knees: tuple[tuple[Objectives, RatePoint | None], ...]
+    chunked: tuple[tuple[Objectives, RatePoint | None], ...]
     sessions: tuple[SessionCheck, ...]
     bound: Serving | None = None
 
@@ -137,7 +140,9 @@ class Servings(Derived):
         curves = [capacity for model in self.models for capacity in model.curves]
         objectives = f"Objectives on p99, first token and per token: {limits}; batch: the largest one"
         note = f"{_SERVING_NOTE}. {_BOUND_NOTE} {objectives}"
-        knees = tuple(_knee_row(model, limit.name, point) for model in curves for limit, point in model.knees)
+        chunked = [replace(model, label=f"{model.label}, chunks of {_CHUNK}", knees=model.chunked) for model in curves]
+        pairs = [pair for both in zip(curves, chunked, strict=True) for pair in both]
+        knees = tuple(_knee_row(model, limit.name, point) for model in pairs for limit, point in model.knees)
         tables = [
             Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)
         ]
@@ -221,8 +226,11 @@ def _serving(title: str, label: str, devices: tuple[str, ...], measured: _Measur
 def _simulated(title: str, label: str, devices: tuple[str, ...], times: ServingTimes) -> Serving:
     most = serving.capacity(times, _LOAD)
     points = tuple(serving.at_rate(times, _LOAD, share * most) for share in _SHARES)
-    knees = tuple((objectives, serving.knee(times, _LOAD, objectives)) for objectives in OBJECTIVES)
-    return Serving(title, label, devices, times, _LOAD, points, knees, ())
+    knees, chunked = (
+        tuple((objectives, serving.knee(times, load, objectives)) for objectives in OBJECTIVES)
+        for load in (_LOAD, replace(_LOAD, chunk=_CHUNK))
+    )
+    return Serving(title, label, devices, times, _LOAD, points, knees, chunked, ())
 
 
 def _session_check(result: Result, times: ServingTimes) -> SessionCheck | None:

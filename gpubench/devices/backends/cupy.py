@@ -71,12 +71,13 @@ class CupyKernel:
         self._allow(shared_bytes)
         self._function(grid, block, tuple(args), shared_mem=shared_bytes)
 
-    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> None:
-        if self._has_early:
-            stream = int(self._cupy.cuda.get_current_stream().ptr)
-            early_launch()(int(self._function.kernel.ptr), grid, block, args, stream)
-        else:
-            self(grid, block, args)
+    def early(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0) -> None:
+        if not self._has_early:
+            self(grid, block, args, shared_bytes)
+            return
+        self._allow(shared_bytes)
+        stream = int(self._cupy.cuda.get_current_stream().ptr)
+        early_launch()(int(self._function.kernel.ptr), grid, block, args, stream, shared_bytes)
 
     def _allow(self, shared_bytes: int) -> None:
         """Request `shared_bytes` bytes of dynamic shared memory per block for this and later launches."""

@@ -85,13 +85,19 @@ class EarlyLaunch:
         self._attribute.value = value
 
     def __call__(
-        self, function: int, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], stream: int
+        self,
+        function: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        stream: int,
+        shared_bytes: int,
     ) -> None:
         bindings = self._driver.bindings
         config = bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-        config.hStream = bindings.CUstream(stream)
+        config.hStream, config.sharedMemBytes = bindings.CUstream(stream), shared_bytes
         config.attrs, config.numAttrs = [self._attribute], 1
         cells = [np.array(arg if isinstance(arg, np.generic) else np.uint64(arg.data.ptr)) for arg in args]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
