@@ -1,4 +1,4 @@
-"""Call gemv.cu and skinny.cu, our kernels for few tokens against many weights, and make weights and references."""
+"""Call our kernels for few tokens against many weights, gemv.cu and skinny*.cu, and make weights and references."""
 
 from __future__ import annotations
 
@@ -352,6 +352,11 @@ def is_by_groups(bench: gb.Bench, kind: WeightKind, tokens: int) -> bool:
     return kind.is_quantised and tokens > _FEW_TOKENS and "wgmma" in bench.traits.features
 
 
+def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
+    """Return the name of the file with the kernel by which `tensor_call` multiplies."""
+    return "skinny_wgmma.cu" if is_by_groups(bench, kind, tokens) else "skinny.cu"
+
+
 def _group_call(
     bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
 ) -> Call:
@@ -403,7 +408,6 @@ def _tensor_plan(bench: gb.Bench, weights: Weights, tokens: int, launch: Launch)
     """Return the plan of skinny.cu for these weights, for the device of `bench`."""
     if "matrix" not in bench.traits.features:
         raise gb.Skip(f"the kernel with matrix instructions needs sm_80, gfx90a or newer, not {bench.traits.arch}")
-    gb.expect(tokens <= _MOST_TOKENS, f"{tokens} tokens are more than the maximum of {_MOST_TOKENS}")
     units, warp = bench.device.device.units, bench.traits.warp
     return tensor_plan(weights.kind, weights.rows, tokens, units, warp, launch.is_gated)
 

@@ -170,8 +170,9 @@ def step_task(
         outputs=step.outputs,
         inputs=step.chain.redraw,
     )
-    products = "the vendor's products" if step.chain.weights.is_by_vendor(batch) else "gemv.cu, skinny.cu"
-    files = f"{products}, attention.cu, chain.cu" + (", experts.cu" if model.experts > 1 else "")
+    files = f"{step.chain.weights.product_files(batch)}, attention.cu, chain.cu" + (
+        ", experts.cu" if model.experts > 1 else ""
+    )
     launches = "early" if "early_launch" in bench.traits.features else "in turn"
     notes = step.chain.notes(f"{len(step.calls)} calls in a graph, launched {launches}: {files}")
     return gb.Task.of(stage, check=check, notes=notes)

@@ -18,6 +18,7 @@ from .._matrix.gemv import (
     compile_tensor_calls,
     is_by_groups,
     tensor_call,
+    tensor_source,
     warp_call,
 )
 from .._matrix.vendor import WORKSPACE_BYTES, vendor
@@ -97,6 +98,12 @@ class ModelWeights:
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self._workspace())
         return warp_call(self.bench, weights, Vectors(x, y), launch)
+
+    def product_files(self, tokens: int) -> str:
+        """Return what multiplies `tokens` tokens, for a note."""
+        if self.kind in EIGHT_KINDS or self.is_by_vendor(tokens):
+            return "the vendor's products"
+        return f"gemv.cu, {tensor_source(self.bench, KINDS[self.kind], tokens)}"
 
     def is_by_vendor(self, tokens: int) -> bool:
         """Return whether the vendor's library multiplies: halves by more tokens than skinny.cu is fast with."""
