@@ -42,7 +42,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import plugins
@@ -355,6 +355,7 @@ PIECES = ("", "x", "-", "nan", "0", "1e999", "1e-320", "9" * 30, "9" * 400, "\n"
     name=st.sampled_from(FILES),
     edits=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES)), min_size=1, max_size=8),
 )
+@example("ncu-raw.csv", [(0.0, '"')])
 def test_an_importer_reads_or_refuses_every_edited_output(name, edits):
     text = (IMPORTS / name).read_text()
     for place, piece in edits:

@@ -48,7 +48,7 @@ def test_the_plan_skips_only_what_lacks_a_device_or_memory():
     (message,) = planning.skip_messages(plan)
     assert message.endswith("cases will be skipped: needs 2 devices with access to each other's memory; 1 available")
     able = {job.case.name for job in plan.jobs if not planning.missing_devices(job)}
-    assert {"pull", "push", "load", "store", "staged", "mapping", "event_signal", "within", "refused"} <= able
+    assert {"pull", "push", "load", "store", "staged", "mapping", "within", "refused"} <= able
     assert not able & {"both", "signal", "barrier", "mesh", "all_reduce", "read", "write", "latency"}
     assert (
         planning.skip_messages(planning.make(TWO, Settings(("ipc", "p2p", "collectives"), ("cuda:0",), "quick"))) == []

@@ -52,6 +52,8 @@ def _metrics(cells: Mapping[str, str], units: Mapping[str, str]) -> Iterable[_Me
 def _read(text: str) -> gb.Imported:
     lines = [line for line in text.splitlines() if line.startswith('"')]
     head, *rows = csv.reader(lines)
+    if "ID" not in head:
+        raise gb.BadOutput("its first row has no column ID")
     kernels: dict[tuple[gb.Params, str], dict[str, dict[str, float]]] = {}
     units: Mapping[str, str] = {}
     for number, row in enumerate(rows, 2):

@@ -385,7 +385,12 @@ def signal(bench: gb.Bench, means: str) -> gb.Task:
     return rounds.task(2, _HALF)
 
 
-@topic.case(ranks=2, devices=devices_of, when=gb.on_gpu, path=paths)
+def _takes_events(target: gb.Target) -> bool:
+    """Return whether to measure events: in quick only between two GPUs, because on one they take a second."""
+    return gb.on_gpu(target) and (gb.beyond_quick(target) or bool(target.device.peers))
+
+
+@topic.case(ranks=2, devices=devices_of, when=_takes_events, path=paths)
 def event_signal(bench: gb.Bench, path: str) -> gb.Task:
     """Seconds for a GPU event that both processes share to reach the other process: half of a round trip.
 
