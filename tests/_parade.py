@@ -4,8 +4,6 @@ A case is built, and its calls are called, on a device whose arrays have address
 keeps its launches. Nothing is computed or measured. Cards that nobody here owns are described in devices/cards.toml.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools
@@ -189,7 +187,7 @@ class Launches:
 class PaperKernel:
     """A kernel that checks and keeps its launches."""
 
-    def __init__(self, gpu: PaperGpu, name: str, entry: dict) -> None:
+    def __init__(self, gpu, name, entry):
         self.gpu, self.name, self.entry = gpu, name, entry
 
     def __call__(self, grid, block, args, shared_bytes=0):

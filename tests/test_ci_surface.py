@@ -1,7 +1,5 @@
 """The templates for CIs, run as far as possible without the CI: their scripts are extracted and called."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

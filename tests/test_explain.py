@@ -1,7 +1,5 @@
 """The ladder of a case: those of a recording, synthetic slow-downs on the right rung, and runs that know less."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

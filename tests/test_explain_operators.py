@@ -1,7 +1,5 @@
 """Operators of traced programs: their unavoidable work by hand, the trace read in pieces, and traces that say less."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Forms of a run for other programs: flat lines as CSV, Parquet and frames, gauges, traces; and a comment that fits."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The guides for authors of suites and reports: their files are written as the pages show them, and they work."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

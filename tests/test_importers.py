@@ -30,8 +30,6 @@ numbers that are made up. So are these, whose forms were compared with public on
 - vllm-*, sglang, llama-bench*, aiperf and genai-perf: see test_importers_inference.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -3,8 +3,6 @@
 Where one takes long, texts that are code wherever they stand come as one by default; slow tests have each by itself.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import dataclasses

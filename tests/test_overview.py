@@ -1,7 +1,5 @@
 """The head of every summary: the devices, the key figures, whether to trust them, and the notes."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

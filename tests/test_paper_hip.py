@@ -5,8 +5,6 @@ and that kernels give right answers with 64 lanes to a warp. Nothing is measured
 no figure. test_paper_all.py has the cases that take long.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

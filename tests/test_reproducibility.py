@@ -32,10 +32,6 @@ def test_the_shipped_table_equals_what_the_recordings_give():
     assert list(recorded_deviations().values()) == rows
 
 
-def test_two_copies_of_a_recording_count_once():
-    assert "h200x2-headline" not in reproducibility_table.sessions(), "it is headline/4"
-
-
 def test_the_interval_of_one_process_contains_the_median_of_another_in_half_of_the_pairs():
     held, pairs = reproducibility_table.coverage()
     assert (held / pairs, pairs) == (pytest.approx(0.523, abs=0.005), 2700)

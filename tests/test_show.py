@@ -1,7 +1,5 @@
 """The output of `run` and `show`: the answer first, then cases by suite that fit every terminal."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -151,8 +151,7 @@ def test_each_end_finds_that_the_other_has_gone():
     server.close()
 
 
-@pytest.mark.parametrize("is_posted", [False, True])
-@pytest.mark.parametrize("name", PROGRAMS.PROGRAMS)
+@pytest.mark.parametrize(("name", "is_posted"), [*((name, True) for name in PROGRAMS.PROGRAMS), ("small", False)])
 def test_a_program_leaves_the_same_words_here_and_through_a_forwarder(monkeypatch, name, is_posted):
     calls = [PROGRAMS.ProgramCall(call.name, -(-call.elements // 1000)) for call in PROGRAMS.PROGRAMS[name]]
     monkeypatch.setattr(WIRE, "LocalDriver", lambda _: HostDriver())

@@ -1,7 +1,5 @@
 """The kernels of programs that share a device, built by g++: their results, and checks that find faults."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import _grid

@@ -1,6 +1,6 @@
 """Gives recordings the summaries, views and key figures that their suites declare today; the measured data stay.
 
-python tests/recordings/renew_words.py tests/recordings/NAME.jsonl.gz …
+bash ci/study.sh renew_words tests/recordings/NAME.jsonl.gz …
 """
 
 from __future__ import annotations
