@@ -311,7 +311,8 @@ class Engine:
             raise Untrustworthy(
                 "device-clock",
                 f"{timed.label}: a batch of {units.quantity(batch_s, 's')} takes at least "
-                f"{units.quantity(timed.uncounted_s, 's')} more by the host's clock: the device's clock runs slow",
+                f"{units.quantity(timed.uncounted_s, 's')} more by the host's clock: the device's clock runs slow, or "
+                "another program takes turns on the device",
             )
 
     def _check_flushes(self, timed: TimedSeries) -> None:
