@@ -18,7 +18,7 @@ from gpubench.api import suite as gb
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Model
-from ._attention import AttentionShape, launches, log2_scale
+from ._attention import NOTHING_AHEAD, Ahead, AttentionShape, launches, log2_scale
 from ._eight import EightWeights
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, fastest
@@ -31,6 +31,10 @@ _LIKELY_LOGITS = 2048  # logits that a block compares
 _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
+
+# A step's small kernels prefetch this much of the next weights: about what memory reads while they run. A prompt of more
+# tokens keeps the device busy with its products.
+_AHEAD_BYTES, _MOST_AHEAD_ROWS = 8 * 2**20, 256
 
 Call = Callable[[], None]
 
@@ -99,24 +103,36 @@ class Chain:
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
         return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
-    def norm(self, number: int, adds: str) -> Call:
+    def ahead(self, weights: AnyWeights) -> Ahead:
+        """Return what a kernel before the product of these weights prefetches: nothing of a prompt."""
+        if self.rows > _MOST_AHEAD_ROWS or not self._is_early:
+            return NOTHING_AHEAD
+        pitch = weights.words.nbytes // weights.rows
+        width = min(pitch, _AHEAD_BYTES // weights.rows) // 128 * 128
+        return weights.words, np.uint32(weights.rows), np.uint32(pitch), np.uint32(width)
+
+    def norm(self, number: int, adds: str, before: AnyWeights | None = None) -> Call:
         """Return the launch that adds the output `adds` to the stream and writes the norm with the number `number`.
 
         `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`."""
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
+        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
+        blocks = self.rows if not ahead[3] else max(self.rows, self.bench.device.device.units)
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
+        cells = (*cells, np.uint32(self.rows), *ahead)
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
-        return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
+        return self.launch("add_norm", blocks, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
-    def gate(self) -> Call:
+    def gate(self, before: AnyWeights | None = None) -> Call:
         """Return the launch that writes `gated` of `room` from `up`: the gate of the network, or GELU without one."""
         if not self.model.is_gated:
             count = self.room["up"].size // 8  # in vectors
             return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
         inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
-        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner))
+        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
+        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *ahead)
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
@@ -232,11 +248,11 @@ class DecodeChain:
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
             calls += [
-                chain.norm(2 * layer, adds="down" if layer else ""),
+                chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
                 self._product(weights["qkv"], "normed", "qkv"),
-                attend(keys, values, chain.room["attended"]),
+                attend(keys, values, chain.room["attended"], chain.ahead(weights["out"])),
                 self._product(weights["out"], "attended", "out"),
-                chain.norm(2 * layer + 1, adds="out"),
+                chain.norm(2 * layer + 1, "out", weights["router" if self._experts else "up"]),
                 *self._network(layer, weights),
             ]
         head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
@@ -248,13 +264,13 @@ class DecodeChain:
         if self._experts:
             router = self._product(weights["router"], "normed", "router")
             return [router, *self._experts.calls(layer, weights, self.chain.room)]
-        return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
+        return [*self._gated(weights["up"], weights["down"]), self._product(weights["down"], "gated", "down")]
 
-    def _gated(self, weights: AnyWeights) -> list[Call]:
+    def _gated(self, weights: AnyWeights, before: AnyWeights) -> list[Call]:
         """Return the product `up` with its gate as one call, or the product and GELU or the gate."""
         chain = self.chain
         if not self._model.is_gated or chain.weights.is_by_vendor(self._batch):
-            return [self._product(weights, "normed", "up"), chain.gate()]
+            return [self._product(weights, "normed", "up"), chain.gate(before)]
         return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
 
     def _product(self, weights: AnyWeights, x: str, y: str) -> Call:
