@@ -32,8 +32,8 @@ _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
 
-# A step's small kernels prefetch this much of the next weights: about what memory reads while they run. A prompt of more
-# tokens keeps the device busy with its products.
+# The small kernels of a step prefetch this much of the next weights: about what memory reads while they run. More rows
+# keep the device busy.
 _AHEAD_BYTES, _MOST_AHEAD_ROWS = 8 * 2**20, 256
 
 Call = Callable[[], None]
@@ -402,7 +402,7 @@ class PrefillChain:
     def _rotary(self, layer: int) -> Call:
         """Return the launch that rotates queries and keys of every token and stores keys and values in the cache."""
         chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
-        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim))
+        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim // 8))  # in vectors of eight
         cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
         return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 

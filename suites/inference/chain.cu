@@ -133,27 +133,36 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 }
 
 // Rotates the elements i and i + dim/2 of each query and key of a prompt by the angle of the token's position, whose
-// cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token. Queries, keys and
-// values are [head][token][dim].
+// cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token, in vectors of eight
+// elements, which `dim` counts too. Queries, keys and values are [head][token][dim].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rotary(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, unsigned short* __restrict__ queries,
-           unsigned short* __restrict__ keys, unsigned short* __restrict__ values, u32 heads, u32 kv_heads, u32 dim,
-           float scale) {
+    rotary(const uint4* __restrict__ qkv, const uint4* __restrict__ turns, uint4* __restrict__ queries,
+           uint4* __restrict__ keys, uint4* __restrict__ values, u32 heads, u32 kv_heads, u32 dim, float scale) {
     const u32 half = dim / 2, place = blockIdx.x;
-    const unsigned short* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
+    const uint4* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
     for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {
         const u32 head = i / half, e = i % half;
-        const float first = half_of(from[head * dim + e]), second = half_of(from[head * dim + half + e]);
-        const float cosine = turns[2 * ((u64)place * half + e)], sine = turns[2 * ((u64)place * half + e) + 1];
-        const float low = first * cosine - second * sine, high = second * cosine + first * sine;
-        const bool is_query = head < heads;
-        unsigned short* to = is_query ? queries : keys;
-        const u64 at = ((u64)(is_query ? head : head - heads) * gridDim.x + place) * dim + e;
-        to[at] = gb_to_half(is_query ? low * scale : low);
-        to[at + half] = gb_to_half(is_query ? high * scale : high);
+        const uint4 near = gb_word(from + head * dim + e), far = gb_word(from + head * dim + half + e);
+        const u32 first[4] = {near.x, near.y, near.z, near.w}, second[4] = {far.x, far.y, far.z, far.w};
+        const float factor = head < heads ? scale : 1;
+        u32 low[4], high[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const uint4 turn = gb_word(turns + 4 * ((u64)place * half + e) + k);
+            float a, b, c, d;
+            gb_halves(first[k], a, b);
+            gb_halves(second[k], c, d);
+            const float cosine = factor * float_of(turn.x), sine = factor * float_of(turn.y);
+            const float cosine2 = factor * float_of(turn.z), sine2 = factor * float_of(turn.w);
+            low[k] = pair_of(a * cosine - c * sine, b * cosine2 - d * sine2);
+            high[k] = pair_of(c * cosine + a * sine, d * cosine2 + b * sine2);
+        }
+        uint4* to = (head < heads ? queries + (u64)head * gridDim.x * dim : keys + (u64)(head - heads) * gridDim.x * dim);
+        to[place * dim + e] = make_uint4(low[0], low[1], low[2], low[3]);
+        to[place * dim + half + e] = make_uint4(high[0], high[1], high[2], high[3]);
     }
     for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS)
-        values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
+        values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = gb_word(from + (heads + kv_heads) * dim + i);
 }
 
 // Turns rows of scores, which are exponents of two, into shares of 1. Row r belongs to token r % tokens, which attends
