@@ -19,7 +19,7 @@ from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import WORKSPACE_BYTES, vendor
 from .._models import Model
 from ._attention import NOTHING_AHEAD, Ahead, AttentionShape, launches, log2_scale
-from ._eight import EightWeights
+from ._eight import EIGHT_KINDS, NOT_ROUNDED, EightWeights, Rounded
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, fastest
 from ._weights import MODEL_KINDS, AnyWeights, ModelWeights
@@ -71,7 +71,13 @@ class Chain:
         self.device_input = xp.array(self.input)
         self.turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
         widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
-        widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
+        is_rounded = (
+            weights.kind in EIGHT_KINDS and model.is_gated
+        )  # then no kernel writes the gate's results as halves
+        widths |= {
+            "gated": 0 if is_rounded else model.layer("down").cols,
+            **{layer.name: layer.rows for layer in model.layers},
+        }
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
         self.stream = xp.empty(rows * model.head.cols, "float32")
         self.outputs = (*self.room.values(), self.stream)
@@ -111,6 +117,17 @@ class Chain:
         width = min(pitch, _AHEAD_BYTES // weights.rows) // 128 * 128
         return weights.words, np.uint32(weights.rows), np.uint32(pitch), np.uint32(width)
 
+    def rounded(self, weights: AnyWeights | None) -> Rounded:
+        """Return where a kernel before the product of these weights writes X in eight bits, if the product takes it."""
+        if not isinstance(weights, EightWeights):
+            return NOT_ROUNDED
+        return weights.rounded(self.rows, self.weights.eights)
+
+    def operand(self, weights: AnyWeights, name: str) -> Any:
+        """Return the array `name` of the room as X of the product; None if the kernel before it has rounded X."""
+        is_halves = name == "attended" or (name == "gated" and not self.model.is_gated)
+        return None if isinstance(weights, EightWeights) and not is_halves else self.room[name]
+
     def norm(self, number: int, adds: str, before: AnyWeights | None = None) -> Call:
         """Return the launch that adds the output `adds` to the stream and writes the norm with the number `number`.
 
@@ -120,7 +137,7 @@ class Chain:
         ahead = NOTHING_AHEAD if before is None else self.ahead(before)
         blocks = self.rows if not ahead[3] else max(self.rows, self.bench.device.device.units)
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
-        cells = (*cells, np.uint32(self.rows), *ahead)
+        cells = (*cells, np.uint32(self.rows), *ahead, *self.rounded(before))
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
         return self.launch("add_norm", blocks, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
@@ -132,7 +149,7 @@ class Chain:
         inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
         ahead = NOTHING_AHEAD if before is None else self.ahead(before)
-        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *ahead)
+        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *ahead, *self.rounded(before))
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
@@ -275,7 +292,8 @@ class DecodeChain:
 
     def _product(self, weights: AnyWeights, x: str, y: str) -> Call:
         """Return the call of one product of all sequences, from array `x` of the room to array `y`."""
-        return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
+        chain = self.chain
+        return chain.weights.product(weights, chain.operand(weights, x), chain.room[y], self._batch)
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -385,14 +403,14 @@ class PrefillChain:
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             calls += [
-                chain.norm(2 * layer, adds="down" if layer else ""),
+                chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
                 *self._product(weights["qkv"], "normed", "qkv"),
                 self._rotary(layer),
                 *self.attention.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
                 *self._product(weights["out"], "attended", "out"),
-                chain.norm(2 * layer + 1, adds="out"),
+                chain.norm(2 * layer + 1, "out", weights["up"]),
                 *self._product(weights["up"], "normed", "up"),
-                chain.gate(),
+                chain.gate(weights["down"]),
                 *self._product(weights["down"], "gated", "down"),
             ]
         last = chain.room["normed"][(self._tokens - 1) * hidden :]
@@ -410,7 +428,7 @@ class PrefillChain:
         """Return the calls of one product of all tokens, from array `x` of the room to array `y`."""
         room, quantised = self.chain.room, weights.kind.is_quantised
         if isinstance(weights, EightWeights):
-            return [self.chain.weights.product(weights, room[x], room[y], self._tokens)]
+            return [self.chain.weights.product(weights, self.chain.operand(weights, x), room[y], self._tokens)]
         shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
         halves = self._halves if quantised else weights.words
         described = MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])

@@ -46,7 +46,7 @@ class ModelWeights:
         self.bench, self.model, self.kind = bench, model, kind
         self.make, self._rng = Maker(self.bench), bench.rng
         self._room: Any = None
-        self._eights: dict[tuple[int, int], Any] = {}
+        self.eights: dict[tuple[int, int], Any] = {}
         self.roundoff = ROUNDOFF if kind in EIGHT_KINDS else HALF_ROUNDOFF
         self._tiled = described.is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
@@ -89,7 +89,7 @@ class ModelWeights:
 
         `x` and `y` are flat device arrays of halves. The vendor's library has no gated product."""
         if isinstance(weights, EightWeights):
-            return weights.call(x, y, tokens, self._workspace(), self._eights)
+            return weights.call(x, y, tokens, self._workspace(), self.eights)
         if self.is_by_vendor(tokens):
             shape = Shape(tokens, weights.rows, weights.cols, "nt")
             described = MatrixProduct(PRECISIONS["float16"], shape, x, weights.words, y)

@@ -55,6 +55,33 @@ static __device__ __forceinline__ float block_most(float mine) {
     return mine;
 }
 
+// Numbers of e4m3 and their scales, column after column: the scale is `one`, or if it is 0 one for each 128 elements of a
+// row, whose largest element then becomes 448.
+struct Eight {
+    u32* codes;
+    float *scales, one;
+};
+
+#define HAS_EIGHT (!GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__)))
+// Writes COUNT elements, the ones from element COUNT·at on, of which 128/COUNT lanes of a warp have the same scale.
+template <int COUNT>
+static __device__ __forceinline__ void write_eight(const float (&v)[COUNT], const Eight& to, u32 at, u32 rows, u32 groups) {
+#if HAS_EIGHT
+    float scale = to.one;
+    if (scale == 0) {
+        float most = 0;
+        for (int e = 0; e < COUNT; ++e) most = fmaxf(most, fabsf(v[e]));
+        for (int mask = 64 / COUNT; mask > 0; mask /= 2) most = fmaxf(most, gb_shuffle_xor(most, mask));
+        scale = fmaxf(most / 448, 1e-12f);
+        const u32 group = at / (128 / COUNT);
+        if (at % (128 / COUNT) == 0) to.scales[group % groups * rows + group / groups] = scale;
+    }
+    for (int e = 0; e < COUNT; e += 4)
+        to.codes[(u64)at * (COUNT / 4) + e / 4] =
+            gb_to_e4m3(v[e] / scale, v[e + 1] / scale) | gb_to_e4m3(v[e + 2] / scale, v[e + 3] / scale) << 16;
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed(const unsigned short* __restrict__ table, const u32* __restrict__ tokens, float* __restrict__ x, u32 hidden) {
     gb_allow_next();
@@ -76,7 +103,8 @@ static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_fl
 // `hidden` is a multiple of four.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, const uint4* __restrict__ shifts, uint2* out,
-             u32 hidden, u32 adds, u32 rows, const char* ahead, u32 ahead_rows, u32 pitch, u32 width) {
+             u32 hidden, u32 adds, u32 rows, const char* ahead, u32 ahead_rows, u32 pitch, u32 width, u32* codes, float* scales,
+             float one) {
     if (blockIdx.x >= rows) {
         ask_for(ahead, ahead_rows, pitch, width, blockIdx.x - rows, gridDim.x - rows);
         return;
@@ -124,11 +152,13 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
         const float* v = value[k];
         x[row + i] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
         const uint4 by = factor[k], plus = shift[k];
-        const float first = (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x);
-        const float second = (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y);
-        const float third = (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z);
-        const float fourth = (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w);
-        out[row + i] = make_uint2(pair_of(first, second), pair_of(third, fourth));
+        const float normed[4] = {
+            (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x), (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y),
+            (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z), (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w)};
+        if (codes)
+            write_eight(normed, {codes, scales, one}, (u32)row + i, rows, count / 32);
+        else
+            out[row + i] = make_uint2(pair_of(normed[0], normed[1]), pair_of(normed[2], normed[3]));
     }
 }
 
@@ -225,24 +255,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         out[(u64)blockIdx.x * heads * dim + i] = gb_word(from + ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim);
 }
 
-static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
-    float first, second, low, high;
-    gb_halves(gates, first, second);
-    gb_halves(ups, low, high);
-    return pair_of(gb_gated(first, low), gb_gated(second, high));
-}
-
 // Computes silu(gate)·up, eight elements per thread. A row of `both` has the gates of `inner` elements, then the values
-// that they are applied to; `count` and `inner` count vectors of eight.
+// that they are applied to; `count` and `inner` count vectors of eight. With `codes` the results are numbers of e4m3.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gate(const uint4* both, uint4* out, u32 count, u32 inner, const char* ahead, u32 ahead_rows, u32 pitch, u32 width) {
+    gate(const uint4* both, uint4* out, u32 count, u32 inner, const char* ahead, u32 ahead_rows, u32 pitch, u32 width,
+         u32* codes, float* scales, float one) {
     gb_allow_next();
     ask_for(ahead, ahead_rows, pitch, width, blockIdx.x, gridDim.x);
     gb_wait_for_previous();
     const u32 i = blockIdx.x * THREADS + threadIdx.x, at = i / inner * 2 * inner + i % inner;
     if (i >= count) return;
     const uint4 gates = gb_word(both + at), ups = gb_word(both + at + inner);
-    out[i] = make_uint4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
+    const u32 first[4] = {gates.x, gates.y, gates.z, gates.w}, second[4] = {ups.x, ups.y, ups.z, ups.w};
+    float gated[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        float a, b, low, high;
+        gb_halves(first[k], a, b);
+        gb_halves(second[k], low, high);
+        gated[2 * k] = gb_gated(a, low), gated[2 * k + 1] = gb_gated(b, high);
+    }
+    if (codes)
+        write_eight(gated, {codes, scales, one}, i, count / inner, inner / 16);
+    else
+        out[i] = make_uint4(pair_of(gated[0], gated[1]), pair_of(gated[2], gated[3]), pair_of(gated[4], gated[5]),
+                            pair_of(gated[6], gated[7]));
 }
 
 // GELU by its approximation with a hyperbolic tangent: x/2·(1 + tanh z) = x·(1 − 1/(1 + exp 2z)).
@@ -311,25 +348,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) tokens[blockIdx.y] = 0xffffffffu - (u32)most;
 }
 
-#if !GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__))
-// Writes halves as numbers of e4m3 times a scale: `scale`, or if it is 0 one for each 128 elements of a row, whose largest
-// element then becomes 448. The scales lie column after column. A warp has 128 elements.
+#if HAS_EIGHT
+// Writes halves as numbers of e4m3, a warp for each 128 elements.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    to_eight(const uint2* x, u32* out, float* scales, u32 rows, u32 groups, float scale) {
+    to_eight(const uint2* x, u32* codes, float* scales, u32 rows, u32 groups, float scale) {
     gb_allow_next();
     gb_wait_for_previous();
-    const u32 group = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (group >= rows * groups) return;
-    const uint2 four = gb_word(x + (u64)group * 32 + lane);
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= rows * groups * 32) return;
+    const uint2 four = gb_word(x + at);
     float v[4];
     gb_halves(four.x, v[0], v[1]);
     gb_halves(four.y, v[2], v[3]);
-    if (scale == 0) {
-        float most = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-        for (int mask = 16; mask > 0; mask /= 2) most = fmaxf(most, gb_shuffle_xor(most, mask));
-        scale = fmaxf(most / 448, 1e-12f);
-        if (lane == 0) scales[group % groups * rows + group / groups] = scale;
-    }
-    out[(u64)group * 32 + lane] = gb_to_e4m3(v[0] / scale, v[1] / scale) | gb_to_e4m3(v[2] / scale, v[3] / scale) << 16;
+    write_eight(v, {codes, scales, scale}, at, rows, groups);
 }
 #endif
