@@ -86,9 +86,10 @@ def attend(
             share = gl.exp2(score - most[:, None])
             total = gl.sum(share, 1)
             halves = gl.convert_layout(share.to(gl.float16), operand)
+            if count > 1:
+                mbarrier.wait(k_ready.index((done + 1) % STAGES), (done + 1) // STAGES & 1)
             for i in range(done + 1, done + count):
                 slot, before = i % STAGES, (i - 1) % STAGES
-                mbarrier.wait(k_ready.index(slot), i // STAGES & 1)
                 scoring = warpgroup_mma(query, k.index(slot).permute((1, 0)), nothing, use_acc=False, is_async=True)
                 mbarrier.wait(v_ready.index(before), (i - 1) // STAGES & 1)
                 adding = warpgroup_mma(halves, v.index(before), weighted, is_async=True)
@@ -97,6 +98,8 @@ def attend(
                 before_most, most = most, gl.maximum(most, gl.max(score, 1))
                 share, fade = gl.exp2(score - most[:, None]), gl.exp2(before_most - most)
                 total = total * fade + gl.sum(share, 1)
+                if i + 1 < done + count:
+                    mbarrier.wait(k_ready.index((i + 1) % STAGES), (i + 1) // STAGES & 1)
                 weighted = warpgroup_mma_wait(0, deps=(adding,))
                 mbarrier.arrive(v_free.index(before))
                 weighted = weighted * gl.convert_layout(fade, gl.SliceLayout(1, summed))[:, None]
