@@ -10,12 +10,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Scales, Shape
 from .._matrix.gemv import Call, WeightKind
 from .._matrix.product import precision_of
-from .._matrix.vendor import vendor
 
 _E4M3 = FORMATS["float8_e4m3"]
 _PRECISION = replace(PRECISIONS["float8_e4m3"], c="float16")
@@ -78,18 +76,17 @@ class EightWeights:
             room[key] = xp.empty(tokens * self.cols, "uint8"), scales
         return *room[key], np.float32(0 if self._is_blocked else _ACTIVATION_SCALE)
 
-    def call(self, x: Any, y: Any, tokens: int, workspace: Any, room: dict[tuple[int, int], Any]) -> Call:
-        """Return the call of Y = X·Wᵀ by cuBLASLt: `x` is rounded to e4m3 first, or if it is None `rounded` has X.
-
-        `x` and `y` are flat device arrays of halves."""
-        codes, scales, one = self.rounded(tokens, room)
+    def described(self, y: Any, tokens: int, room: dict[tuple[int, int], Any]) -> MatrixProduct:
+        """Return Y = X·Wᵀ, where `rounded` has X; `y` is a flat device array of halves."""
+        codes, scales, _one = self.rounded(tokens, room)
         modes = ("VEC128_32F", "BLK128x128_32F") if self._is_blocked else ("SCALAR_32F", "SCALAR_32F")
         shape = Shape(tokens, self.rows, self.cols, "nt")
-        described = MatrixProduct(_PRECISION, shape, codes, self.words, y, scales=Scales(scales, self.scales, modes))
-        product = vendor(self._bench, described, workspace).call
-        if x is None:
-            return product
+        return MatrixProduct(_PRECISION, shape, codes, self.words, y, scales=Scales(scales, self.scales, modes))
+
+    def rounding(self, x: Any, tokens: int, room: dict[tuple[int, int], Any]) -> Call:
+        """Return the launch that rounds `x`, a flat device array of halves, to where `rounded` says."""
+        codes, scales, one = self.rounded(tokens, room)
         groups = self.cols // _BLOCK
         cells = (x, codes, scales, np.uint32(tokens), np.uint32(groups), one)
-        kernel, blocks = self._bench.kernel("chain.cu", "to_eight"), -(-tokens * groups // (_THREADS // 32))
-        return in_turn(partial(kernel.early, (blocks,), (_THREADS,), cells), product)
+        blocks = -(-tokens * groups // (_THREADS // 32))
+        return partial(self._bench.kernel("chain.cu", "to_eight").early, (blocks,), (_THREADS,), cells)
