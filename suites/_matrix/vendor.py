@@ -61,7 +61,9 @@ def alike(bench: gb.Bench, products: Sequence[MatrixProduct], workspace: Any) ->
     Each proposal computes the first products in turn, so that none finds its weights in a cache."""
     if bench.traits.vendor != "nvidia" or _binding() is None:
         return [vendor(bench, product, workspace).call for product in products]
-    proposed = [[found.call for found in heuristics(bench, each, _PROPOSALS, workspace)] for each in products]
+    proposed = [
+        [proposal.call for proposal in heuristics(bench, product, _PROPOSALS, workspace)] for product in products
+    ]
     rounds = [in_turn(*calls) for calls in zip(*proposed[:_TIMED], strict=True)]
     seconds = [bench.device.time(calls, 2, "hot", gated=False, lead=calls).device[0] for calls in rounds]
     return [calls[int(np.argmin(seconds))] for calls in proposed]

@@ -429,8 +429,8 @@ class PrefillChain:
         if MODEL_KINDS[weights.kind].is_quantised:
             product = described(matrices[0], self._halves, room[x], room[name], rows)
             (call,) = alike(weights.bench, [product], weights.workspace())
-            return [[partial(each.restore, self._halves), call] for each in matrices]
-        products = [described(each, each.words, room[x], room[name], rows) for each in matrices]
+            return [[partial(matrix.restore, self._halves), call] for matrix in matrices]
+        products = [described(matrix, matrix.words, room[x], room[name], rows) for matrix in matrices]
         return [[call] for call in alike(weights.bench, products, weights.workspace())]
 
     @property

@@ -100,15 +100,19 @@ class ModelWeights:
         `x` and `y` are flat device arrays of halves. The vendor's products of all layers have the same algorithm."""
         eights = [weights for layer in self.layers if isinstance(weights := layer[name], EightWeights)]
         if eights:
-            calls = alike(self.bench, [each.described(y, tokens, self.eights) for each in eights], self.workspace())
+            calls = alike(
+                self.bench, [weights.described(y, tokens, self.eights) for weights in eights], self.workspace()
+            )
             if x is None:
                 return calls
             return [in_turn(eights[0].rounding(x, tokens, self.eights), call) for call in calls]
         if self.is_by_vendor(tokens):
             return alike(
-                self.bench, [described(each, each.words, x, y, tokens) for each in self.of(name)], self.workspace()
+                self.bench,
+                [described(weights, weights.words, x, y, tokens) for weights in self.of(name)],
+                self.workspace(),
             )
-        return [self.product(each, x, y, tokens, is_gated) for each in self.of(name)]
+        return [self.product(weights, x, y, tokens, is_gated) for weights in self.of(name)]
 
     def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Call:
         """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu, skinny.cu or the vendor's library.
