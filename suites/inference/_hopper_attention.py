@@ -24,7 +24,8 @@ def tile_of(turn, tokens, heads, ROWS: gl.constexpr):
 
 @gluon.jit
 def load(
-    queries, keys, values, q, k, v, asked, ready, free, tokens, heads, group, turns, ROWS: gl.constexpr, COLS: gl.constexpr
+    queries, keys, values, q, k, v, asked, ready, free, tokens, heads, group, turns,
+    ROWS: gl.constexpr, COLS: gl.constexpr,
 ):  # fmt: skip
     """Load the queries of each tile, and its keys and values from the last ones to the first."""
     stages: gl.constexpr = k.shape[0]
