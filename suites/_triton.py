@@ -87,13 +87,13 @@ class BuiltKernel:
         constants: Mapping[str, int],
         warps: int,
         stages: int,
-        registers: int | None = None,
+        registers: int = 0,
     ) -> None:
         if bench.traits.vendor != "nvidia":
             raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
         triton, xp = imported(), bench.xp
-        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
-        if registers is None:
+        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers or None}
+        if not registers:
             sys.modules[kernel.__module__].__dict__["tl"] = triton.language
             described, kernel = triton.compiler.ASTSource, triton.jit(kernel)
         else:
