@@ -18,7 +18,7 @@ from gpubench.api import suite as gb
 from .._matrix.formats import FORMATS
 from .._matrix.vendor import alike
 from .._models import Model
-from ._attention import NOTHING_AHEAD, Ahead, AttentionShape, launches, log2_scale
+from ._attention import AttentionShape, launches, log2_scale
 from ._eight import EIGHT_KINDS, NOT_ROUNDED, EightWeights, Rounded
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, fastest
@@ -32,9 +32,6 @@ _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
 
-# The small kernels of a step prefetch this much of the next weights: about what memory reads while they run. More rows
-# keep the device busy.
-_AHEAD_BYTES, _MOST_AHEAD_ROWS = 8 * 2**20, 256
 
 Call = Callable[[], None]
 
@@ -109,14 +106,6 @@ class Chain:
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
         return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
-    def ahead(self, weights: AnyWeights) -> Ahead:
-        """Return what a kernel before the product of these weights prefetches: nothing of a prompt."""
-        if self.rows > _MOST_AHEAD_ROWS or not self._is_early:
-            return NOTHING_AHEAD
-        pitch = weights.words.nbytes // weights.rows
-        width = min(pitch, _AHEAD_BYTES // weights.rows) // 128 * 128
-        return weights.words, np.uint32(weights.rows), np.uint32(pitch), np.uint32(width)
-
     def rounded(self, weights: AnyWeights | None) -> Rounded:
         """Return where a kernel before the product of these weights writes X in eight bits, if the product takes it."""
         if not isinstance(weights, EightWeights):
@@ -134,12 +123,11 @@ class Chain:
         `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`."""
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
-        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
-        blocks = self.rows if not ahead[3] else max(self.rows, self.bench.device.device.units)
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
-        cells = (*cells, np.uint32(self.rows), *ahead, *self.rounded(before))
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
-        return self.launch("add_norm", blocks, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
+        return self.launch(
+            "add_norm", self.rows, *cells, *self.rounded(before), threads=min(_NORM_THREADS, -(-groups // warp) * warp)
+        )
 
     def gate(self, before: AnyWeights | None = None) -> Call:
         """Return the launch that writes `gated` of `room` from `up`: the gate of the network, or GELU without one."""
@@ -148,8 +136,7 @@ class Chain:
             return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
         inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
-        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
-        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *ahead, *self.rounded(before))
+        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *self.rounded(before))
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
@@ -268,7 +255,7 @@ class DecodeChain:
             calls += [
                 chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
                 qkv[layer],
-                attend(keys, values, chain.room["attended"], chain.ahead(weights["out"])),
+                attend(keys, values, chain.room["attended"]),
                 out[layer],
                 chain.norm(2 * layer + 1, "out", weights["router" if self._experts else "up"]),
                 *networks[layer],

@@ -89,13 +89,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 i = threadIdx.x; i < hidden; i += THREADS) x[row + i] = half_of(table[from + i]);
 }
 
-// The weights that the next launch multiplies: the first `width` bytes of each of `rows` rows are asked for, so that
-// memory works on while small kernels run and launches begin. Block `block` of `blocks` asks for its share.
-static __device__ __forceinline__ void ask_for(const char* ahead, u32 rows, u32 pitch, u32 width, u32 block, u32 blocks) {
-    for (u32 row = threadIdx.x * blocks + block; row < rows && width > 0; row += blockDim.x * blocks)
-        gb_bulk_prefetch_l2(ahead + (u64)row * pitch, width);
-}
-
 static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
 
 // Adds y to x unless `adds` is 0. Then writes x divided by its root mean square, times the factors; with CENTRED, it
@@ -103,12 +96,7 @@ static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_fl
 // `hidden` is a multiple of four.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, const uint4* __restrict__ shifts, uint2* out,
-             u32 hidden, u32 adds, u32 rows, const char* ahead, u32 ahead_rows, u32 pitch, u32 width, u32* codes, float* scales,
-             float one) {
-    if (blockIdx.x >= rows) {
-        ask_for(ahead, ahead_rows, pitch, width, blockIdx.x - rows, gridDim.x - rows);
-        return;
-    }
+             u32 hidden, u32 adds, u32* codes, float* scales, float one) {
     const u32 count = hidden / 4;
     const u64 row = (u64)blockIdx.x * count;
     uint4 factor[HELD], shift[HELD];
@@ -156,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
             (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x), (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y),
             (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z), (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w)};
         if (codes)
-            write_eight(normed, {codes, scales, one}, (u32)row + i, rows, count / 32);
+            write_eight(normed, {codes, scales, one}, (u32)row + i, gridDim.x, count / 32);
         else
             out[row + i] = make_uint2(pair_of(normed[0], normed[1]), pair_of(normed[2], normed[3]));
     }
@@ -258,10 +246,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // Computes silu(gate)·up, eight elements per thread. A row of `both` has the gates of `inner` elements, then the values
 // that they are applied to; `count` and `inner` count vectors of eight. With `codes` the results are numbers of e4m3.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gate(const uint4* both, uint4* out, u32 count, u32 inner, const char* ahead, u32 ahead_rows, u32 pitch, u32 width,
-         u32* codes, float* scales, float one) {
+    gate(const uint4* both, uint4* out, u32 count, u32 inner, u32* codes, float* scales, float one) {
     gb_allow_next();
-    ask_for(ahead, ahead_rows, pitch, width, blockIdx.x, gridDim.x);
     gb_wait_for_previous();
     const u32 i = blockIdx.x * THREADS + threadIdx.x, at = i / inner * 2 * inner + i % inner;
     if (i >= count) return;
