@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -262,8 +263,7 @@ class Traffic:
         return f"{seen} seen ({self.by}), {counted} counted: {units.percent(self.ratio)}"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowLoad:
+class WindowLoad(NamedTuple):
     """The facts about the work in a window that are not from counters; all are optional.
 
     `moved_rate` is the counted bytes per second of a running call, `counted_rate` per second of the whole window."""

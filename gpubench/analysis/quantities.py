@@ -82,7 +82,7 @@ def headline(result: Result) -> Series | None:
     """Return the headline of a result, its first series; None if nothing was timed.
 
     If several ranks have a series of that label, the headline is the one with the worst median."""
-    return series_labelled(result, result.series[0].label) if result.series else None
+    return series_labelled(result, "") if result.series[1:] else next(iter(result.series), None)
 
 
 def series_labelled(result: Result, label: str) -> Series | None:

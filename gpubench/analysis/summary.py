@@ -236,6 +236,17 @@ class Summary:
         If there are replicates, the spreads are sorted by suite, case name, parameters and devices."""
         return list(self._spreads)
 
+    def spreads_of(self, suite: str, name: str) -> list[Spread]:
+        """Return the spreads of the cases of a suite with this name, in the order of `spreads`."""
+        return self._spreads_by_name.get((suite, name), [])
+
+    @cached_property
+    def _spreads_by_name(self) -> dict[tuple[str, str], list[Spread]]:
+        by_name: dict[tuple[str, str], list[Spread]] = {}
+        for spread in self._spreads:
+            by_name.setdefault((spread.case.suite, spread.case.name), []).append(spread)
+        return by_name
+
     @cached_property
     def _spreads(self) -> list[Spread]:
         """The spread of each case on each device set, in the order that `spreads` describes."""

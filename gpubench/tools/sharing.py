@@ -195,12 +195,13 @@ def vocabulary() -> frozenset[str]:
     files = {path: path.relative_to(folder.parent).as_posix() for folder in _folders() for path in _files(folder)}
     source = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix == ".py")
     chunks = " ".join(set(source.split()))
-    forms = (r"[A-Za-z_]\w*", r"[\w/][\w./*:-]*[./-][\w./*:-]*\w")  # bytes; lz4.block, /proc/stat, page-locked
+    plain = set(re.findall(r"[A-Za-z_]\w*", chunks))  # bytes
+    joined = set(re.findall(r"[\w/][\w./*:-]*\w", chunks)) - plain  # lz4.block, /proc/stat, page-locked
     beginnings = (re.split(r"\W", part[-64:])[-1] + "." for part in chunks.split(".{"))  # `nvml.` of f"nvml.{name}"
     errors = (*map(os.strerror, errno.errorcode), *errno.errorcode.values(), *(name.name for name in signal.Signals))
     others = " ".join((*errors, *dir(builtins), _MORE_WORDS)).split()
     names = (*files.values(), *(path.name for path in files))
-    all_words = {*others, *names, *beginnings, *(word for form in forms for word in re.findall(form, chunks))}
+    all_words = plain.union(others, names, beginnings, (word for word in joined if re.search("[./-]", word[1:])))
     return frozenset(word.lower() for word in all_words if not PSEUDONYM.fullmatch(word) and not word[0].isdigit())
 
 
