@@ -223,9 +223,9 @@ def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, A
 
 
 def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
-    timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
-    used = {device for result in timed for device in map(summary.device, result.devices)}
-    return bool(used) and all(device is not None and device.backend == "host" for device in used)
+    timed = {result.devices for result in summary.results_of(suite) if result.case.name in view.cases}
+    used = {device for devices in timed for device in devices}
+    return bool(used) and all(summary.device(device).backend == "host" for device in used)
 
 
 def _fold(charts: Sequence[Chart], open_count: int) -> Fold:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from gpubench import stats
 from gpubench.analysis import counters, peaks, quantities
@@ -75,6 +76,7 @@ class Summary:
         self._reproducibilities: dict[tuple[str, tuple[str, ...]], Reproducibility | None] = {}
         # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
+        self.points: dict[tuple[int, int], Any] = {}  # the points of views, by the same keys
 
     def _with_earned_labels(self, run: Run, result: Result) -> Result:
         """Return a result without the label `power-capped` unless the clock of one of its devices was lowered.

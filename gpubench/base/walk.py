@@ -39,7 +39,9 @@ def with_texts(
     `rules` are applied instead to the whole values of the fields that they name, such as `Device.uuid`."""
     functions = _Functions(cache(change), cache(change_word) if change_word else None)
     functions.rules = {field: cache(rule) for field, rule in rules.items()}
-    return functions.changed(value)  # type: ignore[no-any-return]
+    changed: Value = functions.changed(value)
+    functions.by_class.clear()  # their references to each other would keep every text in memory
+    return changed
 
 
 _NUMBERS = (int, float, bool, type(None))
@@ -52,7 +54,7 @@ class _Functions:
         self.change = change
         self.change_word = change_word
         self.rules: dict[str, Rule] = {}
-        self.for_class = cache(self._for_class)
+        self.by_class: dict[type, Rule] = {}
 
     def changed(self, value: Any) -> Any:
         """Return a value of unknown type with the texts in it changed."""
@@ -61,7 +63,10 @@ class _Functions:
         if isinstance(value, tuple):
             changed = tuple(map(self.changed, value))
             return value if changed == value else changed
-        return self.for_class(cast(Hashable, type(value)))(value)
+        kind = type(value)
+        if kind not in self.by_class:
+            self.by_class[kind] = self._for_class(kind)
+        return self.by_class[kind](value)
 
     def _for_type(self, hint: Any) -> Rule:
         """Return the function for values with the type annotation `hint`, which is None if it is unknown."""

@@ -101,6 +101,12 @@ _NAMED_VALUES = re.compile(
     r"|(\b(?:asset|employee|instance|job|rack|room|\w?uid)(?:[ _-]?id)?\s{0,3}[\s:=#]\s{0,3})(\d{4,}(?![\w.]))",
     re.IGNORECASE,
 )
+_BEGINNINGS = re.compile(  # of the names in _NAMED_VALUES, found in lower case; only `uid` may follow another letter
+    r"-(?=-)|a(?=ccess|ccount|pi|sset|uthorization)|b(?=lade|oard)|c(?=hassis|ontainer|ookie|redential)|e(?=mployee)"
+    r"|f(?=qdn)|h(?=ive|ost)|i(?=nstance)|j(?=ob)|l(?=ogin|ogname)|m(?=achine)|n(?=ode)|o(?=wner)"
+    r"|p(?=ass|rivate|roxy|wd)|r(?=ack|oom)|s(?=/n|ecret|erial|erver|lot|sh)|t(?=oken|ray)|u(?=id|nique|ser)"
+)
+_LIKE_ASCII = (("ſ", "s"), ("\u212a", "k"), ("İ", "i"), ("ı", "i"))  # equal letters where case is ignored
 _COUNTED = re.compile(  # after a number of any length
     r"\s(?:of\s\d+\s)?(?:bytes|elements|operations|samples|calls|cycles|steps|tokens|parameters|items|rows|ns|B)\b"
 )
@@ -120,7 +126,7 @@ class Words:
         """Return the text with LEFT_OUT in place of each group of words that are not allowed."""
         text = text.replace(LEFT_OUT, _GAP)
         text = _QUOTED_PATH.sub(lambda match: f"{match[1]}{_own_file(match[2]) or _GAP}{match[1]}", text)
-        text = _CHUNK.sub(self._allowed_chunk, _NAMED_VALUES.sub(_without_value, text))
+        text = _CHUNK.sub(self._allowed_chunk, _without_named_values(text))
         return _GAPS.sub(LEFT_OUT, text)
 
     def _allowed_chunk(self, match: re.Match[str]) -> str:
@@ -177,6 +183,21 @@ class Words:
     def _passes_with_dot(self, labels: list[str]) -> bool:
         is_known = f"{labels[0].lower()}." in vocabulary() or labels[-1].endswith("Error")
         return is_known and all(label[:1].isalpha() and self._passing(label) for label in labels)
+
+
+def _without_named_values(text: str) -> str:
+    """Return the text with a gap in place of each value that _NAMED_VALUES finds, in a tenth of the time of `sub`."""
+    lower, parts, end = text, [], 0
+    for letter, same in _LIKE_ASCII:
+        lower = lower.replace(letter, same)
+    lower = lower.lower()  # of the same length
+    for beginning in _BEGINNINGS.finditer(lower):
+        at = beginning.start()
+        for start in (at - 1, at) if lower[at] == "u" else (at,):
+            if start >= end and (match := _NAMED_VALUES.match(text, start)):
+                parts += [text[end:start], _without_value(match)]
+                end = match.end()
+    return "".join((*parts, text[end:]))
 
 
 def _without_value(match: re.Match[str]) -> str:
@@ -474,6 +495,7 @@ def _system_version(text: str) -> str:
     return version if system.isalpha() and _VERSION.fullmatch(version) else ""
 
 
+@functools.lru_cache(maxsize=1024)  # for the axes of cases
 def _is_code_name(text: str) -> bool:
     numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
     return numbered < 4 and _CODE_NAME.fullmatch(text) is not None and not _KEY.fullmatch(text)
