@@ -229,9 +229,9 @@ def number_or_text(text: str) -> int | float | str:
 def quantity(name: str, unit: str, *values: str | float) -> Series:
     """Return a series in the SI unit of the printed `unit` (a key of UNITS), which also says whether more is better.
 
-    The values keep exactly their decimal digits. Raises BadOutput if a text is not a number."""
+    The values keep exactly their decimal digits. Raises BadOutput if one is not a number."""
     si_unit, power, better = UNITS[unit]
-    numbers = (number(value) if isinstance(value, str) else value for value in values)
+    numbers = (value if type(value) in (int, float) else number(str(value)) for value in values)
     return Series(name, si_unit, tuple(to_si(value, power) for value in numbers), better=better)
 
 

@@ -93,7 +93,7 @@ def encode(record: Record, errors: str = "replace") -> bytes:
     except PydanticSerializationError:  # a text is not UTF-8
         valid = with_texts(record, lambda text: text.encode(errors=errors).decode())
         document = to_json(valid, inf_nan_mode="constants", fallback=list)
-    return _OPENINGS[KINDS[type(record)]] + document[1:] + b"\n"
+    return b"".join((_OPENINGS[KINDS[type(record)]], memoryview(document)[1:], b"\n"))
 
 
 def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
@@ -190,7 +190,7 @@ def _decode_as_written(line: bytes) -> Record | None:
     if not are_in_order(kind, shape):
         return None
     try:
-        return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
+        return _ADAPTERS[kind].validate_json(b"".join((b"{", memoryview(line)[len(_OPENINGS[kind]) :])))
     except ValidationError:  # `_decode_any` makes the message
         return None
 
