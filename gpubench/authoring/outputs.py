@@ -231,7 +231,7 @@ def quantity(name: str, unit: str, *values: str | float) -> Series:
 
     The values keep exactly their decimal digits. Raises BadOutput if one is not a number."""
     si_unit, power, better = UNITS[unit]
-    numbers = (value if type(value) in (int, float) else number(str(value)) for value in values)
+    numbers = (number(str(value)) if isinstance(value, str | bool | list | dict) else value for value in values)
     return Series(name, si_unit, tuple(to_si(value, power) for value in numbers), better=better)
 
 
