@@ -307,7 +307,7 @@ def test_files_of_other_kinds_and_the_wrong_tool_are_refused(tmp_path):
 
 
 def test_undecodable_bytes_and_terminal_colours_are_tolerated(tmp_path):
-    data = (IMPORTS / "babelstream-5.0.txt").read_bytes().replace(b"Triad ", b"\x1b[1mTriad\x1b[0m ")
+    data = (IMPORTS / "babelstream-5.0.txt").read_bytes().replace(b"Triad ", b"\x1b[1m\nTriad\x1b[0m ")
     (tmp_path / "x").write_bytes(b"\xff\xfe noise\r\n" + data.replace(b"\n", b"\r\n"))
     assert len(foreign.read(tmp_path / "x").content.results) == 5
 

@@ -191,7 +191,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     for filled in _FILLED.finditer(text):
         number_of_line += text.count("\n", counted, filled.start())
         counted = filled.start()
-        yield number_of_line, _COLOURS.sub("", text[counted : min(filled.end(), counted + _MOST_CHARACTERS)]).strip()
+        line = _COLOURS.sub("", text[counted : min(filled.end(), counted + _MOST_CHARACTERS)]).strip()
+        if line:  # a line of colours alone is blank
+            yield number_of_line, line
 
 
 def row(head: Sequence[str], cells: Sequence[str]) -> dict[str, str]:

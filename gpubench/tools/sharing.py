@@ -323,6 +323,7 @@ class _Sharing:
         self.counters = {name for name in dotted if name.partition(".")[0] in collectors}
         ids = counters | {name for suite in suites for view in suite.views for name in view.cases}
         ids |= {result.case.name for run in runs for result in run.results}
+        self.axis = functools.cache(self.word)
         self.pseudonyms = dict(self._known_names(parts, manifests))
         for name in names:
             self.pseudonyms.setdefault(name, self.token("user", name.lower()))
@@ -405,7 +406,7 @@ class _Sharing:
 
     def parameters(self, params: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
         return tuple(
-            (self.word(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
+            (self.axis(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
         )
 
     def file_name(self, path: str) -> str:
@@ -495,7 +496,6 @@ def _system_version(text: str) -> str:
     return version if system.isalpha() and _VERSION.fullmatch(version) else ""
 
 
-@functools.lru_cache(maxsize=1024)  # for the axes of cases
 def _is_code_name(text: str) -> bool:
     numbered = sum(bool(re.search(r"\d", part)) for part in re.split(r"[-/.]", text))
     return numbered < 4 and _CODE_NAME.fullmatch(text) is not None and not _KEY.fullmatch(text)
