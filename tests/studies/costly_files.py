@@ -143,12 +143,14 @@ def commands(file: Path, folder: Path) -> Iterator[tuple[str, list[str | Path]]]
     yield "import", ["import", file, "-o", folder / "imported.jsonl", "--force"]
 
 
-def cost(arguments: list[str | Path]) -> str:
-    """Return the exit status, the least processor time and the most memory of three times a command."""
+def cost(arguments: list[str | Path], folder: Path) -> str:
+    """Return the exit status, the least processor time and the most memory of three times a command.
+
+    Before each, the histories in `folder` are removed."""
     nowhere = subprocess.DEVNULL
     seconds, mib = [], []
     for _ in range(3):
-        for history in Path(arguments[-1]).parent.glob("*.sqlite*"):
+        for history in folder.glob("*.sqlite*"):
             history.unlink()
         child = subprocess.Popen(
             [GPUBENCH, *arguments], stdout=nowhere, stderr=nowhere, preexec_fn=_limited, env=ENVIRONMENT
@@ -176,7 +178,7 @@ def main(names: list[str]) -> None:
             file.write_bytes(gzip.compress(made(), 6) if name in PACKED else made())
             print(f"{name}, {file.stat().st_size / 1e6:.2f} MB", flush=True)  # noqa: T201
             for command, arguments in commands(file, folder):
-                print(f"    {command:12}{cost(arguments)}", flush=True)  # noqa: T201
+                print(f"    {command:12}{cost(arguments, folder)}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
