@@ -94,7 +94,7 @@ _LINE_START = re.compile(r"[-+=:]+|\d+[.)]")  # a list, a rule, an underlined he
 _SPLITTING = {"`": "&#96;", "|": "&#124;"}  # a backtick ends a code span, and a bar ends a cell even inside one
 
 
-@functools.lru_cache(maxsize=4096)  # most cells of a table occur again
+@functools.lru_cache(maxsize=256)  # most cells of a table occur again
 def escape(text: str) -> str:
     """Return `text`, which is already clean, as Markdown that shows the same text.
 
