@@ -109,7 +109,7 @@ def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
         name, content = "run.jsonl.gz", enclosure.content
         sentence = "The anonymised run file of this page, for gpubench show, report, compare and gate."
     else:
-        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
+        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), 6, mtime=0)
         sentence = "The headline figure of every case, in SI units."
     sentence = " ".join(part for part in (sentence, enclosure.left_out) if part)
     return Results(
