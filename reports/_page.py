@@ -49,11 +49,11 @@ def environment_text(run: gb.Run) -> str:
     facts = run.manifest.facts
     versions = dict(facts.versions)
     names = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
-    counts = [_count(len(facts.devices), "device"), _count(len(versions) + 1, "version")]
+    counts = [count_text(len(facts.devices), "device"), count_text(len(versions) + 1, "version")]
     return ", ".join(part for part in (*names, *counts) if part)
 
 
-def _count(number: int, word: str) -> str:
+def count_text(number: int, word: str) -> str:
     """Return a number with its noun in the singular or plural: `2 devices`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 

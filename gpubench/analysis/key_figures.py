@@ -83,7 +83,7 @@ def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
         for name, wanted in OF_SUITES
         if name == suite
         for value in _values(summary, suite, wanted)
-        for spread in summary.spreads_of(suite, wanted.case)
+        for spread in summary.spreads_by_name.get((suite, wanted.case), ())
         if (spread.case.id, spread.devices) == (value.case_id, value.devices)
     ]
 
@@ -98,7 +98,7 @@ def _values(
 ) -> Iterator[KeyValue]:
     """Yield the value of a key figure for each first device of a case: the host, if `of_host` has True, or others."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
-    for spread in summary.spreads_of(suite, wanted.case):
+    for spread in summary.spreads_by_name.get((suite, wanted.case), ()):
         if spread.figure is None or (summary.device(spread.devices[0]).backend == "host") not in of_host:
             continue
         distance = _distance(dict(spread.case.params), wanted)

@@ -238,12 +238,9 @@ class Summary:
         If there are replicates, the spreads are sorted by suite, case name, parameters and devices."""
         return list(self._spreads)
 
-    def spreads_of(self, suite: str, name: str) -> list[Spread]:
-        """Return the spreads of the cases of a suite with this name, in the order of `spreads`."""
-        return self._spreads_by_name.get((suite, name), [])
-
     @cached_property
-    def _spreads_by_name(self) -> dict[tuple[str, str], list[Spread]]:
+    def spreads_by_name(self) -> dict[tuple[str, str], list[Spread]]:
+        """The spreads by suite and name of the case, each in the order of `spreads`."""
         by_name: dict[tuple[str, str], list[Spread]] = {}
         for spread in self._spreads:
             by_name.setdefault((spread.case.suite, spread.case.name), []).append(spread)
@@ -344,7 +341,7 @@ def window_load(summary: Summary, result: Result, series: Series) -> counters.Wi
     return counters.WindowLoad(
         limit=series.limit,
         of_peak=tuple(Use(share.fraction, f"share of {share.peak_text}") for share in specified[-1:]),
-        clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
+        clock=Use(peaks["clock"] / peaks["spec"], "clock over the data sheet clock") if len(specified) == 2 else None,
         call_s=call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
         moved_rate=quantities.rate(series.work.moved, call_s) if call_s > 0 else 0.0,

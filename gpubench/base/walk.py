@@ -63,26 +63,36 @@ class _Functions:
         if isinstance(value, tuple):
             changed = tuple(map(self.changed, value))
             return value if changed == value else changed
-        kind = type(value)
+        return self._of(type(value))(value)
+
+    def _of(self, kind: Any) -> Rule:
         if kind not in self.by_class:
             self.by_class[kind] = self._for_class(kind)
-        return self.by_class[kind](value)
+        return self.by_class[kind]
 
     def _for_type(self, hint: Any) -> Rule:
         """Return the function for values with the type annotation `hint`, which is None if it is unknown."""
         bare = _without_annotations(hint)
-        if not _can_hold_text(hint) or (self.change_word and typing.get_origin(bare) is typing.Literal):
+        origin, parts = typing.get_origin(bare), typing.get_args(bare)
+        if bare in _NUMBERS or (isinstance(bare, type) and issubclass(bare, Enum)):
             return _same
         if _is_text(hint):
             is_word = typing.get_origin(hint) is Annotated and WORD in hint.__metadata__
-            return self.change_word if self.change_word and is_word else self.change
-        items = typing.get_args(bare) if typing.get_origin(bare) is tuple else ()
-        return self._for_tuple(items) if items else self.changed
+            changed_word = _same if origin is typing.Literal else self.change_word if is_word else None
+            return (self.change_word and changed_word) or self.change
+        if origin is tuple and parts:
+            return self._for_tuple(parts)
+        without_text = origin in (typing.Union, types.UnionType) and all(
+            self._for_type(part) is _same for part in parts
+        )
+        return _same if without_text or (dataclasses.is_dataclass(bare) and self._of(bare) is _same) else self.changed
 
     def _for_tuple(self, items: tuple[Any, ...]) -> Rule:
         """Return the function for tuples with these type annotations of their items."""
         count = 0 if items[1:] == (Ellipsis,) else len(items)
         rules = tuple(map(self._for_type, items[: count or 1]))
+        if all(rule is _same for rule in rules):
+            return _same
 
         def change_items(value: Any) -> Any:
             if not isinstance(value, tuple) or len(value) != (count or len(value)):
@@ -94,7 +104,7 @@ class _Functions:
 
     def _for_class(self, kind: Any) -> Rule:
         """Return the function for values of a class: a dataclass, or any other class, whose values stay as they are."""
-        names = _text_field_names(kind)
+        names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
         hints = _field_types(cast(Hashable, kind)) if names else {}
         pairs = ((name, self.rules.get(f"{kind.__name__}.{name}") or self._for_type(hints.get(name))) for name in names)
         rules = [(name, rule) for name, rule in pairs if rule is not _same]
@@ -143,24 +153,3 @@ def _field_types(kind: Any) -> dict[str, Any]:
 def _is_text(hint: Any) -> bool:
     """Return whether values of this type are texts: `str`, or one of some literal texts."""
     return _without_annotations(hint) is str or typing.get_origin(hint) is typing.Literal
-
-
-@cache
-def _text_field_names(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass that can hold a text; empty for any other type."""
-    if not dataclasses.is_dataclass(kind):
-        return ()
-    hints = _field_types(cast(Hashable, kind))
-    return tuple(field.name for field in dataclasses.fields(kind) if _can_hold_text(hints.get(field.name)))
-
-
-def _can_hold_text(hint: Any) -> bool:
-    """Return whether a value of the type `hint` can hold a text, itself or in its parts."""
-    hint = _without_annotations(hint)
-    if hint in (*_NUMBERS, Ellipsis) or (isinstance(hint, type) and issubclass(hint, Enum)):
-        return False
-    if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
-        return any(map(_can_hold_text, typing.get_args(hint)))
-    if dataclasses.is_dataclass(hint):
-        return bool(_text_field_names(cast(Hashable, hint)))
-    return True

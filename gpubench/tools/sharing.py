@@ -106,7 +106,7 @@ _BEGINNINGS = re.compile(  # of the names in _NAMED_VALUES, found in lower case;
     r"|f(?=qdn)|h(?=ive|ost)|i(?=nstance)|j(?=ob)|l(?=ogin|ogname)|m(?=achine)|n(?=ode)|o(?=wner)"
     r"|p(?=ass|rivate|roxy|wd)|r(?=ack|oom)|s(?=/n|ecret|erial|erver|lot|sh)|t(?=oken|ray)|u(?=id|nique|ser)"
 )
-_LIKE_ASCII = (("ſ", "s"), ("\u212a", "k"), ("İ", "i"), ("ı", "i"))  # equal letters where case is ignored
+_LIKE_ASCII = str.maketrans("ſ\u212aİı", "skii")  # these letters are equal where case is ignored
 _COUNTED = re.compile(  # after a number of any length
     r"\s(?:of\s\d+\s)?(?:bytes|elements|operations|samples|calls|cycles|steps|tokens|parameters|items|rows|ns|B)\b"
 )
@@ -187,10 +187,7 @@ class Words:
 
 def _without_named_values(text: str) -> str:
     """Return the text with a gap in place of each value that _NAMED_VALUES finds, in a tenth of the time of `sub`."""
-    lower, parts, end = text, [], 0
-    for letter, same in _LIKE_ASCII:
-        lower = lower.replace(letter, same)
-    lower = lower.lower()  # of the same length
+    lower, parts, end = text.translate(_LIKE_ASCII).lower(), [], 0  # of the same length as the text
     for beginning in _BEGINNINGS.finditer(lower):
         at = beginning.start()
         for start in (at - 1, at) if lower[at] == "u" else (at,):
