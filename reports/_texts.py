@@ -102,7 +102,8 @@ def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
 def _ticks(value: gb.KeyValue) -> str:
     """Return the path of a picture, 100 wide: a tick for each place on which a sample lies, the median at 50."""
     middle = value.figure.interval.centre
-    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if middle)
+    has_middle = middle and math.isfinite(middle)  # a process without samples has no median
+    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if has_middle)
     places = {round(50 + 49 * min(max(reach, -1), 1)) for reach in reaches} if len(value.samples) > 1 else ()
     return "".join(f"M{svg.number(place)} 0v6" for place in sorted(places))
 
