@@ -419,7 +419,7 @@ static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4&
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 128 columns
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 256 columns
 // of a `turned` b, in which the columns lie side by side. With `shared`, a is in shared memory too.
 #define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
@@ -441,13 +441,30 @@ GB_PRODUCTS(gb_products, 4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9",
 GB_PRODUCTS(gb_products, 8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", "0", GB_SUMS_4(0), GB_SUMS_4(4))
 GB_PRODUCTS(gb_products, 16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", "0", GB_SUMS_16(0))
 GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0", GB_SUMS_16(0), GB_SUMS_16(16))
-GB_PRODUCTS(gb_products_turned, 64, "128", GB_64, "%64, %65, %66, %67", "%68", "%69", "1", GB_SUMS_16(0),
-            GB_SUMS_16(16), GB_SUMS_16(32), GB_SUMS_16(48))
+#define GB_SUMS_64(i) GB_SUMS_16(i), GB_SUMS_16(i + 16), GB_SUMS_16(i + 32), GB_SUMS_16(i + 48)
+#define GB_128                                                                                                   \
+    GB_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "    \
+          "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, "    \
+          "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "     \
+          "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+GB_PRODUCTS(gb_products_turned, 128, "256", GB_128, "%128, %129, %130, %131", "%132", "%133", "1", GB_SUMS_64(0),
+            GB_SUMS_64(64))
 static __device__ __forceinline__ void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" GB_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
                  : GB_SUMS_16(0), GB_SUMS_16(16)
                  : "l"(a), "l"(b), "r"(adds));
+}
+static __device__ __forceinline__ void gb_products_turned(float (&d)[128], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" GB_128 "}, %128, %129, 1, 1, 1, 0, 1;"
+                 : GB_SUMS_64(0), GB_SUMS_64(64)
+                 : "l"(a), "l"(b));
+}
+// Returns 2 to the power of a float by one instruction, to 2 units in the last place; a denormal result is 0.
+static __device__ __forceinline__ float gb_exp2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 // Returns two floats as halves; the first is the low one.
 static __device__ __forceinline__ u32 gb_packed(float low, float high) {
@@ -455,9 +472,13 @@ static __device__ __forceinline__ u32 gb_packed(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
-// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15.
+// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15; the second
+// function only arrives there.
 static __device__ __forceinline__ void gb_group_barrier(u32 number, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void gb_group_arrive(u32 number, u32 threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 #endif
 

@@ -26,7 +26,7 @@ _ROWS, _WARPS, _STAGES = 64, 8, 2  # heads of a program or block, its warps, and
 _CHECKED = 6  # heads that are compared with double precision
 _BOUND = 4 * 2.0**-11  # bound of the relative error, because shares and results are stored as halves
 _JOIN_THREADS = 128
-_SHARED_BYTES = (_ROWS + _STAGES * _PAGE) * _WIDTH * 2 + 1024  # queries and two pages, aligned
+_SHARED_BYTES = 28 * 64 * 64 * 2 + 1024  # latent.cu's tiles of queries, of two pages and of their powers, aligned
 _SPARE_BYTES = 2**28
 
 tl: Any = None  # triton.language, once a kernel is built
@@ -113,23 +113,25 @@ class LatentAttention:
 
     def calls(self) -> tuple[Any, ...]:
         """Return the attention over each copy of the cache, by latent.cu on Hopper and else by our kernel in Triton."""
+        rows, parts, copies = self._batch * self._heads, np.uint32(self._parts), zip(self.caches, self.outs, strict=True)
+        if self._is_hopper and self._parts == 1:
+            return tuple(self._by_wgmma(cache, out) for cache, out in copies)
         attend = self._by_wgmma if self._is_hopper else self._by_triton()
-        rows, parts = self._batch * self._heads, np.uint32(self._parts)
         return tuple(
             in_turn(
-                attend(cache),
+                attend(cache, out),
                 partial(self._join, (rows,), (_JOIN_THREADS,), (self._sums, self._scales, out, parts)),
             )
-            for cache, out in zip(self.caches, self.outs, strict=True)
+            for cache, out in copies
         )
 
-    def _by_wgmma(self, cache: Any) -> Any:
-        """Return the launch of latent.cu over a copy of the cache."""
+    def _by_wgmma(self, cache: Any, out: Any) -> Any:
+        """Return the launch of latent.cu over a copy of the cache; with one part, it writes the results."""
         kernel = self._bench.kernel("latent.cu", "attend_latent")
         rows, tokens = self._batch * self._heads, cache.size // _WIDTH
         maps = (tensor_map(array, count, _WIDTH, _PAGE, 64) for array, count in ((self.queries, rows), (cache, tokens)))
         numbers = map(np.uint32, (self._heads // _ROWS, self._context, self._chunk))
-        args = (*maps, self._device_table, self._sums, self._scales, *numbers)
+        args = (*maps, self._device_table, self._sums, self._scales, out, *numbers)
         return partial(kernel, (rows // _ROWS, self._parts), (32 * _WARPS,), args, _SHARED_BYTES)
 
     def _by_triton(self) -> Any:
@@ -141,7 +143,7 @@ class LatentAttention:
         self._library = f"our kernel in Triton {kernel.version}"
         grid = (self._batch * self._heads // _ROWS, self._parts)
         cells = (self._device_table, self._sums, self._scales, np.int32(self._context), np.int32(self._chunk))
-        return lambda cache: kernel.call(grid, self.queries, cache, *cells)
+        return lambda cache, _out: kernel.call(grid, self.queries, cache, *cells)
 
     @property
     def work(self) -> gb.Work:
