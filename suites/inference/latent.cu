@@ -112,10 +112,10 @@ struct Half {
     // Computes the scores of a page as its tiles arrive.
     __device__ __forceinline__ void score(float (&scores)[32], const u32 (&rotated)[4][4], u32 parity) {
         const u64 a = gb_described(tiles.room), b = gb_described(tiles.page(GROUP, 0));
-        gb_begin_products();
 #pragma unroll
         for (u32 i = 0; i < TILES; ++i) {
             gb_barrier_await(tiles.full + GROUP * TILES + i, parity);
+            gb_begin_products();
 #pragma unroll
             for (u32 k = 0; k < 4; ++k) {
                 const u32 place = i * (TILE_BYTES / 16) + 2 * k;
