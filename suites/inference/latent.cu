@@ -5,20 +5,26 @@
 #define LATENT 512
 #define ROTARY 64
 
-// Adds up the parts of a head, which have their own largest score and sum of powers, and writes its result.
-extern "C" __global__ void join_latent(const float* sums, const float2* scales, unsigned short* out, u32 parts) {
+// Joins the results of the parts of a head, of which `scales` has the score that powers refer to and the sum of powers.
+extern "C" __global__ void join_latent(const uint2* results, const float2* scales, uint2* out, u32 parts) {
     const u64 head = blockIdx.x;
-    float most = -1e30f, total = 0, joined[LATENT / 128] = {};
+    gb_wait_for_previous();
+    gb_allow_next();
+    float most = -1e30f, total = 0, joined[4] = {};
     for (u32 part = 0; part < parts; ++part) most = fmaxf(most, scales[head * parts + part].x);
     for (u32 part = 0; part < parts; ++part) {
         const float2 scale = scales[head * parts + part];
-        const float factor = exp2f(scale.x - most);
-        total += scale.y * factor;
-#pragma unroll
-        for (u32 i = 0; i < LATENT / 128; ++i) joined[i] += factor * sums[(head * parts + part) * LATENT + 128 * i + threadIdx.x];
+        const uint2 words = gb_word(results + (head * parts + part) * (LATENT / 4) + threadIdx.x);
+        const float share = scale.y * exp2f(scale.x - most);
+        float four[4];
+        gb_halves(words.x, four[0], four[1]);
+        gb_halves(words.y, four[2], four[3]);
+        total += share;
+        for (u32 i = 0; i < 4; ++i) joined[i] += share * four[i];
     }
-#pragma unroll
-    for (u32 i = 0; i < LATENT / 128; ++i) out[head * LATENT + 128 * i + threadIdx.x] = gb_to_half(joined[i] / total);
+    u32 words[4];
+    for (u32 i = 0; i < 4; ++i) words[i] = gb_to_half(joined[i] / total);
+    out[head * (LATENT / 4) + threadIdx.x] = make_uint2(words[0] | words[1] << 16, words[2] | words[3] << 16);
 }
 
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
@@ -26,7 +32,55 @@ extern "C" __global__ void join_latent(const float* sums, const float2* scales, 
 #define TILE_BYTES (PAGE * 128)
 #define OWN (LATENT / 128)  // tiles of values that a warpgroup multiplies
 #ifndef LAG
-#define LAG 8.f  // a score may exceed the one that powers refer to by so much: 2⁸ is a half
+#define LAG 8.f  // powers of 2 refer to a score that is at most so much below the largest one: 2⁸ is a half
+#endif
+#define ROW_BYTES (LATENT + 16)  // of a warpgroup's results in shared memory: 16 bytes more, so that rows lie in other banks
+
+#ifndef CLUSTER
+#define CLUSTER 1  // blocks with the same pages, which copy them for each other
+#endif
+#if defined(__CUDA_ARCH__)
+static __device__ __forceinline__ u32 rank_in_cluster() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
+        "r"(block)
+        : "memory");
+}
+static __device__ __forceinline__ void load_both(
+    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
+        : "memory");
+}
+static __device__ __forceinline__ void await_fast(u64* barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra LAB_WAIT;\nDONE:\n}" ::"r"(
+            gb_shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+#define MORE_REGISTERS asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+#define FEWER_REGISTERS asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+#else
+#define __cluster_dims__(...)
+#define rank_in_cluster() 0u
+#define cluster_barrier() __syncthreads()
+#define arrive_at(barrier, block) gb_barrier_expect(barrier, 0)
+#define load_both gb_tensor_load
+#define await_fast gb_barrier_await
+#define MORE_REGISTERS
+#define FEWER_REGISTERS
 #endif
 
 // The swizzled matrix of values: 64 columns lie together, and the next 64 in the next tile.
@@ -38,55 +92,54 @@ static __device__ __forceinline__ u64 described_values(const void* shared) {
 // and one with an odd number, and of the powers of both. Bulk tensor copies fill the pages, each tile with a barrier.
 struct Tiles {
     u8* room;
-    u64* full;
-    const GbTensorMap* map;
-    const int* table;
-    u32 end;
+    u64 *full, *empty;
     __device__ __forceinline__ u8* page(u32 odd, u32 tile) const { return room + (OWN * 2 + odd * TILES + tile) * TILE_BYTES; }
     __device__ __forceinline__ u8* powers(u32 odd) const { return room + (OWN * 2 + 2 * TILES + odd) * TILE_BYTES; }
-    __device__ __forceinline__ u32 number(u32 page) const { return table[page < end ? page : end - 1]; }
-#if defined(AHEAD)
-    __device__ __forceinline__ void prefetch(u32 number, u32 tile) const {
-        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(tile * 64), "r"(number * PAGE) : "memory");
-    }
-#endif
-    // Starts the copy of a tile of the page with this number. By one thread.
-    __device__ __forceinline__ void load(u32 number, u32 odd, u32 tile) const {
-        u64* const barrier = full + odd * TILES + tile;
-        gb_barrier_expect(barrier, TILE_BYTES);
-#if defined(HINT)
-        u64 policy;
-        if (HINT == 1) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        else asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-        asm volatile(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
-                gb_shared_address(page(odd, tile))),
-            "l"(map), "r"(tile * 64), "r"(number * PAGE), "r"(gb_shared_address(barrier)), "l"(policy)
-            : "memory");
-#else
-        gb_tensor_load(page(odd, tile), map, tile * 64, number * PAGE, barrier);
-#endif
+    // Copies the pages, each half as soon as its last reader is done. By one warp.
+    __device__ __forceinline__ void load(const GbTensorMap* map, const int* table, u32 first, u32 end) const {
+        const u32 lane = threadIdx.x % 32, rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+        for (u32 page = first; page < end || (page - first) % 2; ++page) {
+            const u32 odd = (page - first) % 2, parity = (page - first) / 2 % 2 ^ 1;
+            const u32 place = table[page < end ? page : end - 1] * PAGE;
+#pragma unroll
+            for (u32 half = 0; half < 2; ++half) {
+                if (page - first > 1) gb_barrier_await(empty + 2 * odd + half, parity);
+                const u32 tile = lane < OWN ? OWN * half + lane : TILES - 1;
+                if (lane < OWN + (odd == half)) {
+                    u64* const barrier = full + odd * TILES + tile;
+                    gb_barrier_expect(barrier, TILE_BYTES);
+                    if (CLUSTER == 1) gb_tensor_load(this->page(odd, tile), map, tile * 64, place, barrier);
+                    else if (lane % 2 == rank) load_both(this->page(odd, tile), map, tile * 64, place, barrier);
+                }
+                __syncwarp();
+            }
+        }
     }
 };
 
-// A warpgroup's half of the values, and what the powers of its rows refer to.
+// A warpgroup's half of the results, and the scores that the powers of its rows refer to. Its own pages are the even or the
+// odd ones: it computes their scores, and both warpgroups multiply the powers with their half of the values.
 template <u32 GROUP>
 struct Half {
     const Tiles& tiles;
     float (*tops)[HEADS];
     u32 row, place;
     float values[LATENT / 4] = {}, most[2] = {-1e30f, -1e30f}, total[2] = {};
+    u32 rotated[4][4], powers[4][4];
+    float late[2], sums[2];
     __device__ __forceinline__ Half(const Tiles& tiles, float (*tops)[HEADS]) : tiles(tiles), tops(tops) {
         const u32 mine = threadIdx.x % 128, lane = mine % 32, line = mine / 32 * 16 + lane % 16;
         row = mine / 32 * 16 + lane / 4;
         place = line * 128 | (lane / 16 ^ line % 8) * 16;
     }
     // Waits for the products of the whole warpgroup.
-    __device__ __forceinline__ void finish() {
+    __device__ __forceinline__ void finish() const {
         gb_await_products<0>();
-#if !defined(NOBAR)
         gb_group_barrier(3 + GROUP, 128);
-#endif
+    }
+    // Lets half a page be loaded again.
+    __device__ __forceinline__ void release(u32 odd) const {
+        if (threadIdx.x % 128 < CLUSTER) arrive_at(tiles.empty + 2 * odd + GROUP, threadIdx.x % 128);
     }
     // Lets the powers refer to other scores from here on.
     __device__ __forceinline__ void refer(const float (&top)[2]) {
@@ -109,12 +162,22 @@ struct Half {
         for (u32 k = 0; k < 4; ++k) gb_products_turned(values, a + 2 * k, b + 128 * k);
         gb_end_products();
     }
+    // Begins the products of the powers of the own page.
+    __device__ __forceinline__ void take_own() {
+        refer(late);
+        total[0] += sums[0], total[1] += sums[1];
+        const u64 b = described_values(tiles.page(GROUP, OWN * GROUP));
+        gb_begin_products();
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) gb_products_turned(values, powers[k], b + 128 * k, 1);
+        gb_end_products();
+    }
     // Computes the scores of a page as its tiles arrive.
-    __device__ __forceinline__ void score(float (&scores)[32], const u32 (&rotated)[4][4], u32 parity) {
+    __device__ __forceinline__ void score(float (&scores)[32], u32 parity) const {
         const u64 a = gb_described(tiles.room), b = gb_described(tiles.page(GROUP, 0));
 #pragma unroll
         for (u32 i = 0; i < TILES; ++i) {
-            gb_barrier_await(tiles.full + GROUP * TILES + i, parity);
+            await_fast(tiles.full + GROUP * TILES + i, parity);
             gb_begin_products();
 #pragma unroll
             for (u32 k = 0; k < 4; ++k) {
@@ -126,28 +189,27 @@ struct Half {
         gb_end_products();
         finish();
     }
-    // Turns the scores into powers and shares them; begins their products after `before`.
-    __device__ __forceinline__ void share(float (&scores)[32], u32 (&powers)[4][4], u32 token, u32 context) {
-        float top[2] = {-1e30f, -1e30f}, other[2];
-        if (token + PAGE > context) {
+    // Turns the scores of the tokens below `last` into powers, and shares them.
+    __device__ __forceinline__ void share(float (&scores)[32], u32 token, u32 last) {
+        if (token + PAGE > last) {
 #pragma unroll
             for (u32 i = 0; i < 32; ++i)
-                if (token + threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2 >= context) scores[i] = -1e30f;
+                if (token + threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2 >= last) scores[i] = -1e30f;
         }
+        late[0] = late[1] = -1e30f, sums[0] = sums[1] = 0;
 #pragma unroll
-        for (u32 i = 0; i < 32; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i]);
+        for (u32 i = 0; i < 32; ++i) late[i / 2 % 2] = fmaxf(late[i / 2 % 2], scores[i]);
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            top[half] = fmaxf(top[half], gb_shuffle_xor(top[half], 1));
-            top[half] = fmaxf(top[half], gb_shuffle_xor(top[half], 2));
-            other[half] = top[half] = top[half] > most[half] + LAG ? top[half] : most[half];
-            if (threadIdx.x % 4 == 0) tops[GROUP][row + 8 * half] = top[half];
+            late[half] = fmaxf(late[half], gb_shuffle_xor(late[half], 1));
+            late[half] = fmaxf(late[half], gb_shuffle_xor(late[half], 2));
+            if (late[half] <= most[half] + LAG) late[half] = most[half];
+            if (threadIdx.x % 4 == 0) tops[GROUP][row + 8 * half] = late[half];
         }
-        float sum[2] = {};
 #pragma unroll
         for (u32 i = 0; i < 32; ++i) {
-            scores[i] = gb_exp2(scores[i] - top[i / 2 % 2]);
-            sum[i / 2 % 2] += scores[i];
+            scores[i] = gb_exp2(scores[i] - late[i / 2 % 2]);
+            sums[i / 2 % 2] += scores[i];
         }
 #pragma unroll
         for (u32 i = 0; i < 16; ++i) powers[i / 4][i % 4] = gb_packed(scores[2 * i], scores[2 * i + 1]);
@@ -157,114 +219,116 @@ struct Half {
                               make_uint4(powers[k][0], powers[k][1], powers[k][2], powers[k][3]));
         gb_async_fence();
         gb_group_arrive(1 + GROUP, 256);
-        if (GROUP == 0) finish();
-        late[0] = top[0], late[1] = top[1], sums[0] = sum[0], sums[1] = sum[1];
     }
-    float late[2], sums[2];
-    __device__ __forceinline__ void take_own(const u32 (&powers)[4][4]) {
-        refer(late);
-        total[0] += sums[0], total[1] += sums[1];
-        const u64 b = described_values(tiles.page(GROUP, OWN * GROUP));
-        gb_begin_products();
+    // Attends to all pages from `first` on. While one warpgroup turns scores into powers, the other one's products go on.
+    __device__ __forceinline__ void attend(u32 first, u32 end, u32 context) {
+        float scores[32];
+        u32 parity = 0;
+        for (u32 page = first + GROUP; page < end + (end - first) % 2; page += 2, parity ^= 1) {
+            if (GROUP == 1) {
+                take_other();
+                finish();
+                release(0);
+            }
+            score(scores, parity);
+            const bool has_other = GROUP == 0 && page > first;
+            if (has_other) take_other();
+            share(scores, page * PAGE, page < end ? context : 0);
+            if (GROUP == 0) finish();
+            if (has_other) release(1);
+            take_own();
+            finish();
+            release(GROUP);
+        }
+        if (GROUP == 0) {
+            take_other();
+            finish();
+        }
+    }
+    // Writes the results, each row of this half by one copy.
+    __device__ __forceinline__ void write(float (*totals)[HEADS], unsigned short* out, float2* scales) {
+        const u32 mine = threadIdx.x % 128;
 #pragma unroll
-        for (u32 k = 0; k < 4; ++k) gb_products_turned(values, powers[k], b + 128 * k, 1);
-        gb_end_products();
+        for (u32 i = 0; i < 2; ++i) {
+            total[i] += gb_shuffle_xor(total[i], 1);
+            total[i] += gb_shuffle_xor(total[i], 2);
+            if (mine % 4 == 0) totals[GROUP][row + 8 * i] = total[i];
+        }
+        gb_group_barrier(5, 256);
+        float scale[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            total[i] += totals[GROUP ^ 1][row + 8 * i];
+            scale[i] = 1 / total[i];
+            if (GROUP == 0 && mine % 4 == 0) scales[(row + 8 * i) * gridDim.y] = make_float2(most[i], total[i]);
+        }
+        u8* const rows = tiles.room + GROUP * HEADS * ROW_BYTES;
+        u8* const line = rows + (mine / 32 * 16 + mine % 16) * ROW_BYTES + mine / 16 % 2 * 16;
+#pragma unroll
+        for (u32 i = 0; i < LATENT / 4; i += 8) {
+            u32 words[4];
+#pragma unroll
+            for (u32 k = 0; k < 4; ++k)
+                words[k] = gb_packed(values[i + 2 * k] * scale[k % 2], values[i + 2 * k + 1] * scale[k % 2]);
+            gb_store_matrices(line + 4 * i, make_uint4(words[0], words[1], words[2], words[3]));
+        }
+        gb_async_fence();
+        gb_group_barrier(3 + GROUP, 128);
+        if (mine < HEADS) {
+            gb_bulk_store(out + (u64)mine * gridDim.y * LATENT + LATENT / 2 * GROUP, rows + mine * ROW_BYTES, LATENT);
+            gb_bulk_wait();
+        }
     }
 };
 
 template <u32 GROUP>
-static __device__ __forceinline__ void attend_half(const Tiles& tiles, float (*tops)[HEADS], float (*totals)[HEADS],
-                                                   float* sums, float2* scales, unsigned short* out, u32 context, u32 first) {
+static __device__ __forceinline__ void run(const Tiles& tiles, float (*tops)[HEADS], float (*totals)[HEADS],
+                                           unsigned short* out, float2* scales, u32 first, u32 end, u32 context) {
     Half<GROUP> half(tiles, tops);
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const u32 stop = first + (tiles.end - first + 1) / 2 * 2;
-    u32 rotated[4][4], powers[4][4];
-    float scores[32];
-    gb_barrier_await(tiles.full + 2 * TILES, 0);
 #pragma unroll
-    for (u32 k = 0; k < 4; ++k) gb_matrices(rotated[k], tiles.powers(0) + (half.place ^ 32 * k));
-    __syncthreads();
-    u32 parity = 0;
-    for (u32 page = first + GROUP; page < stop; page += 2, parity ^= 1) {
-        const bool goes_on = page + 2 < stop, other_goes_on = page + 1 < stop;
-        const u32 next = tiles.number(page + 2), other = tiles.number(page + 1);
-        if (GROUP == 1) {
-            half.take_other();
-            half.finish();
-            if (lane == 0 && other_goes_on) tiles.load(other, 0, OWN + warp);
-        }
-#if defined(AHEAD)
-        if (page + AHEAD < stop && threadIdx.x % 128 < TILES && GROUP == 0 && blockIdx.x % 2 == 0) {
-            const u32 soon = tiles.number(page + AHEAD);
-            tiles.prefetch(soon, threadIdx.x % 128);
-            tiles.prefetch(tiles.number(page + AHEAD + 1), threadIdx.x % 128);
-        }
-#endif
-        half.score(scores, rotated, parity);
-        if (goes_on && threadIdx.x % 128 == 0) tiles.load(next, GROUP, TILES - 1);
-        if (GROUP == 0 && page > first) half.take_other();
-        half.share(scores, powers, page * PAGE, page < tiles.end ? context : 0);
-        if (GROUP == 0 && page > first && lane == 0) tiles.load(other, 1, warp);
-        half.take_own(powers);
-        half.finish();
-        if (goes_on && lane == 0) tiles.load(next, GROUP, OWN * GROUP + warp);
-    }
-    if (GROUP == 0) {
-        half.take_other();
-        gb_await_products<0>();
-    }
-    const u64 head = (u64)blockIdx.x * HEADS + half.row;
-    const u32 t = lane % 4;
-#pragma unroll
-    for (u32 i = 0; i < 2; ++i) {
-        half.total[i] += gb_shuffle_xor(half.total[i], 1);
-        half.total[i] += gb_shuffle_xor(half.total[i], 2);
-        if (t == 0) totals[GROUP][half.row + 8 * i] = half.total[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (u32 i = 0; i < 2; ++i) half.total[i] += totals[GROUP ^ 1][half.row + 8 * i];
-    if (gridDim.y == 1) {
-        u32* const words = (u32*)out + head * (LATENT / 2) + LATENT / 4 * GROUP + t;
-        const float scale[2] = {1 / half.total[0], 1 / half.total[1]};
-#pragma unroll
-        for (u32 i = 0; i < LATENT / 4; i += 2)
-            words[i / 2 % 2 * (8 * LATENT / 2) + i / 4 * 4] =
-                gb_packed(half.values[i] * scale[i / 2 % 2], half.values[i + 1] * scale[i / 2 % 2]);
-        return;
-    }
-    float* const place = sums + (head * gridDim.y + blockIdx.y) * LATENT + LATENT / 2 * GROUP + 2 * t;
-#pragma unroll
-    for (u32 i = 0; i < LATENT / 4; i += 2)
-        *(float2*)(place + (u64)(i / 2 % 2 * 8) * gridDim.y * LATENT + i / 4 * 8) =
-            make_float2(half.values[i], half.values[i + 1]);
-    if (GROUP == 0 && t == 0)
-        for (u32 i = 0; i < 2; ++i)
-            scales[(head + 8 * i) * gridDim.y + blockIdx.y] = make_float2(half.most[i], half.total[i]);
+    for (u32 k = 0; k < 4; ++k) gb_matrices(half.rotated[k], tiles.powers(0) + (half.place ^ 32 * k));
+    gb_group_barrier(5, 256);
+    half.attend(first, end, context);
+    half.write(totals, out, scales);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
     attend_latent(const __grid_constant__ GbTensorMap queries, const __grid_constant__ GbTensorMap cache, const int* table,
-                  float* sums, float2* scales, unsigned short* out, u32 blocks, u32 context, u32 chunk) {
+                  unsigned short* out, float2* scales, u32 blocks, u32 context, u32 chunk) {
     extern __shared__ u8 memory[];
-    __shared__ u64 full[2 * TILES + 1];
+    __shared__ u64 barriers[2 * TILES + 5];
     __shared__ float tops[2][HEADS], totals[2][HEADS];
-    u8* const room = memory + (0u - gb_shared_address(memory)) % 1024;
-    const u32 pages = (context + PAGE - 1) / PAGE, first = blockIdx.y * chunk;
+    const Tiles tiles = {memory + (0u - gb_shared_address(memory)) % 1024, barriers, barriers + 2 * TILES};
+    u64* const ready = barriers + 2 * TILES + 4;
+    const u32 pages = (context + PAGE - 1) / PAGE, first = blockIdx.y * chunk, group = gb_shuffle(threadIdx.x / 128, 0);
     const u32 end = first + chunk < pages ? first + chunk : pages;
-    const Tiles tiles = {room, full, &cache, table + (u64)(blockIdx.x / blocks) * pages, end};
     if (threadIdx.x == 0) {
-        for (u32 i = 0; i <= 2 * TILES; ++i) gb_barrier_init(full + i, 1);
-        gb_barrier_expect(full + 2 * TILES, TILES * TILE_BYTES);
-        for (u32 i = 0; i < TILES; ++i)
-            gb_tensor_load(i + 1 < TILES ? room + i * TILE_BYTES : tiles.powers(0), &queries, i * 64, blockIdx.x * HEADS,
-                           full + 2 * TILES);
-        for (u32 odd = 0; odd < 2; ++odd)
-            for (u32 i = 0; i < TILES; ++i) tiles.load(tiles.number(first + odd), odd, i);
+        for (u32 i = 0; i < 2 * TILES + 5; ++i) gb_barrier_init(barriers + i, i < 2 * TILES ? 1 : i < 2 * TILES + 4 ? CLUSTER : TILES);
+        if (CLUSTER > 1) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (gb_shuffle(threadIdx.x / 128, 0) == 0)
-        attend_half<0>(tiles, tops, totals, sums, scales, out, context, first);
-    else attend_half<1>(tiles, tops, totals, sums, scales, out, context, first);
+    if (CLUSTER > 1) cluster_barrier();
+    gb_allow_next();
+    if (group == 2) {
+        FEWER_REGISTERS
+        const u32 lane = threadIdx.x % 32;
+        if (threadIdx.x < 288) tiles.load(&cache, table + (u64)(blockIdx.x / blocks) * pages, first, end);
+        else if (threadIdx.x < 320) {
+            gb_wait_for_previous();
+            if (lane < TILES) {
+                gb_barrier_expect(ready, TILE_BYTES);
+                gb_tensor_load(lane < TILES - 1 ? tiles.room + lane * TILE_BYTES : tiles.powers(0), &queries, lane * 64,
+                               blockIdx.x * HEADS, ready);
+            }
+        }
+        __syncwarp();
+    } else {
+        MORE_REGISTERS
+        const u64 head = (u64)blockIdx.x * HEADS * gridDim.y + blockIdx.y;
+        gb_barrier_await(ready, 0);
+        if (group == 0) run<0>(tiles, tops, totals, out + head * LATENT, scales + head, first, end, context);
+        else run<1>(tiles, tops, totals, out + head * LATENT, scales + head, first, end, context);
+    }
+    if (CLUSTER > 1) cluster_barrier();
 }
 #endif
