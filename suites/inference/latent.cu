@@ -34,6 +34,12 @@ extern "C" __global__ void join_latent(const uint2* results, const float2* scale
 #ifndef LAG
 #define LAG 8.f  // powers of 2 refer to a score that is at most so much below the largest one: 2⁸ is a half
 #endif
+#ifndef KEPT
+#define KEPT 2
+#endif
+#ifndef AFTER
+#define AFTER 1  // tiles
+#endif
 #define ROW_BYTES (LATENT + 16)  // of a warpgroup's results in shared memory: 16 bytes more, so that rows lie in other banks
 
 #ifndef CLUSTER
@@ -125,7 +131,7 @@ struct Half {
     float (*tops)[HEADS];
     u32 row, place;
     float values[LATENT / 4] = {}, most[2] = {-1e30f, -1e30f}, total[2] = {};
-    u32 rotated[4][4], powers[4][4];
+    u32 rotated[KEPT][4][4], powers[4][4];
     float late[2], sums[2];
     __device__ __forceinline__ Half(const Tiles& tiles, float (*tops)[HEADS]) : tiles(tiles), tops(tops) {
         const u32 mine = threadIdx.x % 128, lane = mine % 32, line = mine / 32 * 16 + lane % 16;
@@ -177,13 +183,19 @@ struct Half {
         const u64 a = gb_described(tiles.room), b = gb_described(tiles.page(GROUP, 0));
 #pragma unroll
         for (u32 i = 0; i < TILES; ++i) {
+            if (GROUP == 1 && i == AFTER) {
+                gb_end_products();
+                gb_await_products<1>();
+                gb_group_barrier(3 + GROUP, 128);
+                release(0);
+            }
             await_fast(tiles.full + GROUP * TILES + i, parity);
             gb_begin_products();
 #pragma unroll
             for (u32 k = 0; k < 4; ++k) {
                 const u32 place = i * (TILE_BYTES / 16) + 2 * k;
-                if (i < TILES - 1) gb_products_shared(scores, a + place, b + place, i + k > 0);
-                else gb_products(scores, rotated[k], b + place, 1);
+                if (i < TILES - KEPT) gb_products_shared(scores, a + place, b + place, i + k > 0);
+                else gb_products(scores, rotated[i - (TILES - KEPT)][k], b + place, 1);
             }
         }
         gb_end_products();
@@ -225,11 +237,7 @@ struct Half {
         float scores[32];
         u32 parity = 0;
         for (u32 page = first + GROUP; page < end + (end - first) % 2; page += 2, parity ^= 1) {
-            if (GROUP == 1) {
-                take_other();
-                finish();
-                release(0);
-            }
+            if (GROUP == 1) take_other();
             score(scores, parity);
             const bool has_other = GROUP == 0 && page > first;
             if (has_other) take_other();
@@ -286,7 +294,7 @@ static __device__ __forceinline__ void run(const Tiles& tiles, float (*tops)[HEA
                                            unsigned short* out, float2* scales, u32 first, u32 end, u32 context) {
     Half<GROUP> half(tiles, tops);
 #pragma unroll
-    for (u32 k = 0; k < 4; ++k) gb_matrices(half.rotated[k], tiles.powers(0) + (half.place ^ 32 * k));
+    for (u32 k = 0; k < 4 * KEPT; ++k) gb_matrices(half.rotated[k / 4][k % 4], tiles.powers(k / 4) + (half.place ^ 32 * (k % 4)));
     gb_group_barrier(5, 256);
     half.attend(first, end, context);
     half.write(totals, out, scales);
@@ -317,7 +325,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             gb_wait_for_previous();
             if (lane < TILES) {
                 gb_barrier_expect(ready, TILE_BYTES);
-                gb_tensor_load(lane < TILES - 1 ? tiles.room + lane * TILE_BYTES : tiles.powers(0), &queries, lane * 64,
+                gb_tensor_load(lane < TILES - KEPT ? tiles.room + lane * TILE_BYTES : tiles.powers(lane - (TILES - KEPT)), &queries, lane * 64,
                                blockIdx.x * HEADS, ready);
             }
         }
