@@ -382,6 +382,34 @@ static __device__ __forceinline__ void gb_tensor_load(
         "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
         : "memory");
 }
+// Blocks of a cluster: the number of this one; a barrier of all threads, after which each block's barriers are ready for the
+// others; an arrival at the barrier of a block; and a copy of a box into both blocks of a pair, to the same place, which
+// completes on the barrier of each. With `.release.cluster` each arrival would contain a fence of the whole device.
+static __device__ __forceinline__ u32 gb_cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ __forceinline__ void gb_cluster_barrier() {
+    asm volatile(
+        "fence.mbarrier_init.release.cluster;\n"
+        "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void gb_barrier_arrive_at(u64* barrier, u32 block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
+        "r"(block)
+        : "memory");
+}
+static __device__ __forceinline__ void gb_tensor_load_both(
+    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
+        : "memory");
+}
 static __device__ __forceinline__ void gb_bulk_store(void* global, const void* shared, u32 bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                  "r"(gb_shared_address(shared)), "r"(bytes)
@@ -408,6 +436,23 @@ static __device__ __forceinline__ void gb_end_products() {
 template <int PENDING>
 static __device__ __forceinline__ void gb_await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue.
+static __device__ __forceinline__ void gb_products_await(u64* barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred over;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@!over bra AGAIN;\n}" ::"r"(
+            gb_shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+// Let a warpgroup have fewer or more registers per thread, as all of a block's warpgroups do at once.
+template <int COUNT>
+static __device__ __forceinline__ void gb_fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+static __device__ __forceinline__ void gb_more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 // Describes a matrix whose rows of 128 bytes follow each other in the 128-byte swizzle: 1024 bytes for 8 rows.
 static __device__ __forceinline__ u64 gb_described(const void* shared) {

@@ -35,58 +35,17 @@ extern "C" __global__ void join_latent(const uint2* results, const float2* scale
 #define LAG 8.f  // powers of 2 refer to a score that is at most so much below the largest one: 2⁸ is a half
 #endif
 #ifndef KEPT
-#define KEPT 2
+#define KEPT 1
 #endif
 #ifndef AFTER
 #define AFTER 1  // tiles
 #endif
 #define ROW_BYTES (LATENT + 16)  // of a warpgroup's results in shared memory: 16 bytes more, so that rows lie in other banks
 
-#ifndef CLUSTER
-#define CLUSTER 1  // blocks with the same pages, which copy them for each other
-#endif
-#if defined(__CUDA_ARCH__)
-static __device__ __forceinline__ u32 rank_in_cluster() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-static __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
-        "r"(block)
-        : "memory");
-}
-static __device__ __forceinline__ void load_both(
-    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
-        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
-        : "memory");
-}
-static __device__ __forceinline__ void await_fast(u64* barrier, u32 parity) {
-    asm volatile(
-        "{\n.reg .pred p;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra LAB_WAIT;\nDONE:\n}" ::"r"(
-            gb_shared_address(barrier)),
-        "r"(parity)
-        : "memory");
-}
-#define MORE_REGISTERS asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-#define FEWER_REGISTERS asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-#else
-#define __cluster_dims__(...)
-#define rank_in_cluster() 0u
-#define cluster_barrier() __syncthreads()
-#define arrive_at(barrier, block) gb_barrier_expect(barrier, 0)
-#define load_both gb_tensor_load
-#define await_fast gb_barrier_await
-#define MORE_REGISTERS
-#define FEWER_REGISTERS
+#if defined(__CUDACC_RTC__)
+#define CLUSTER 2  // blocks with the heads of one sequence, which copy its pages for each other
+#else  // on the host, where blocks follow each other
+#define CLUSTER 1
 #endif
 
 // The swizzled matrix of values: 64 columns lie together, and the next 64 in the next tile.
@@ -103,7 +62,7 @@ struct Tiles {
     __device__ __forceinline__ u8* powers(u32 odd) const { return room + (OWN * 2 + 2 * TILES + odd) * TILE_BYTES; }
     // Copies the pages, each half as soon as its last reader is done. By one warp.
     __device__ __forceinline__ void load(const GbTensorMap* map, const int* table, u32 first, u32 end) const {
-        const u32 lane = threadIdx.x % 32, rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+        const u32 lane = threadIdx.x % 32, rank = gb_cluster_rank();
         for (u32 page = first; page < end || (page - first) % 2; ++page) {
             const u32 odd = (page - first) % 2, parity = (page - first) / 2 % 2 ^ 1;
             const u32 place = table[page < end ? page : end - 1] * PAGE;
@@ -114,8 +73,7 @@ struct Tiles {
                 if (lane < OWN + (odd == half)) {
                     u64* const barrier = full + odd * TILES + tile;
                     gb_barrier_expect(barrier, TILE_BYTES);
-                    if (CLUSTER == 1) gb_tensor_load(this->page(odd, tile), map, tile * 64, place, barrier);
-                    else if (lane % 2 == rank) load_both(this->page(odd, tile), map, tile * 64, place, barrier);
+                    if (lane % CLUSTER == rank) gb_tensor_load_both(this->page(odd, tile), map, tile * 64, place, barrier);
                 }
                 __syncwarp();
             }
@@ -145,7 +103,7 @@ struct Half {
     }
     // Lets half a page be loaded again.
     __device__ __forceinline__ void release(u32 odd) const {
-        if (threadIdx.x % 128 < CLUSTER) arrive_at(tiles.empty + 2 * odd + GROUP, threadIdx.x % 128);
+        if (threadIdx.x % 128 < CLUSTER) gb_barrier_arrive_at(tiles.empty + 2 * odd + GROUP, threadIdx.x % 128);
     }
     // Lets the powers refer to other scores from here on.
     __device__ __forceinline__ void refer(const float (&top)[2]) {
@@ -189,7 +147,7 @@ struct Half {
                 gb_group_barrier(3 + GROUP, 128);
                 release(0);
             }
-            await_fast(tiles.full + GROUP * TILES + i, parity);
+            gb_products_await(tiles.full + GROUP * TILES + i, parity);
             gb_begin_products();
 #pragma unroll
             for (u32 k = 0; k < 4; ++k) {
@@ -312,13 +270,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
     const u32 end = first + chunk < pages ? first + chunk : pages;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < 2 * TILES + 5; ++i) gb_barrier_init(barriers + i, i < 2 * TILES ? 1 : i < 2 * TILES + 4 ? CLUSTER : TILES);
-        if (CLUSTER > 1) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
-    if (CLUSTER > 1) cluster_barrier();
+    gb_cluster_barrier();
     gb_allow_next();
     if (group == 2) {
-        FEWER_REGISTERS
+        gb_fewer_registers<24>();
         const u32 lane = threadIdx.x % 32;
         if (threadIdx.x < 288) tiles.load(&cache, table + (u64)(blockIdx.x / blocks) * pages, first, end);
         else if (threadIdx.x < 320) {
@@ -331,12 +287,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
         }
         __syncwarp();
     } else {
-        MORE_REGISTERS
+        gb_more_registers<240>();
         const u64 head = (u64)blockIdx.x * HEADS * gridDim.y + blockIdx.y;
         gb_barrier_await(ready, 0);
         if (group == 0) run<0>(tiles, tops, totals, out + head * LATENT, scales + head, first, end, context);
         else run<1>(tiles, tops, totals, out + head * LATENT, scales + head, first, end, context);
     }
-    if (CLUSTER > 1) cluster_barrier();
+    gb_cluster_barrier();
 }
 #endif
