@@ -53,10 +53,9 @@ def attention(request, monkeypatch):
 
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
     monkeypatch.setattr(LATENT, "tensor_map", paper_map)
-    feature, chunk = request.param.split()
-    monkeypatch.setattr(LATENT, "chunk_of", lambda *_: int(chunk))
+    monkeypatch.setattr(LATENT, "chunk_of", lambda *_: int(request.param[-1]))
     device = bench(SUITE, "nvidia")
-    features = frozenset({feature})
+    features = frozenset({request.param[:-2]})
     device.device.traits = dataclasses.replace(device.traits, features=features)
     return LATENT.LatentAttention(device, 2, 150, 128)
 

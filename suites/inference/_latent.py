@@ -84,8 +84,8 @@ class LatentAttention:
     """Seeded queries, and a paged cache of latent vectors in copies that together exceed the last-level cache."""
 
     def __init__(self, bench: gb.Bench, batch: int, context: int, heads: int) -> None:
-        if heads % _ROWS:
-            raise gb.Skip(f"the kernel takes a multiple of {_ROWS} heads, not {heads}")
+        if heads % (2 * _ROWS):
+            raise gb.Skip(f"the kernels take a multiple of {2 * _ROWS} heads, not {heads}")
         xp, rng, pages = bench.xp, bench.rng, -(-context // _PAGE)
         self._bench, self._batch, self._context, self._heads = bench, batch, context, heads
         size = batch * pages * _PAGE * _WIDTH
