@@ -31,17 +31,9 @@ extern "C" __global__ void join_latent(const uint2* results, const float2* scale
 #define TILES ((LATENT + ROTARY) / 64)  // of 64 tokens (or heads) and 64 halves, in rows of 128 swizzled bytes
 #define TILE_BYTES (PAGE * 128)
 #define OWN (LATENT / 128)  // tiles of values that a warpgroup multiplies
-#ifndef LAG
+#define KEPT 1  // the last tiles of the queries, which are in registers, so that there is room for powers
 #define LAG 8.f  // powers of 2 refer to a score that is at most so much below the largest one: 2⁸ is a half
-#endif
-#ifndef KEPT
-#define KEPT 1
-#endif
-#ifndef AFTER
-#define AFTER 1  // tiles
-#endif
-#define ROW_BYTES (LATENT + 16)  // of a warpgroup's results in shared memory: 16 bytes more, so that rows lie in other banks
-
+#define ROW_BYTES (LATENT + 16)  // of results in shared memory: 16 bytes more than they have, so that rows lie in other banks
 #if defined(__CUDACC_RTC__)
 #define CLUSTER 2  // blocks with the heads of one sequence, which copy its pages for each other
 #else  // on the host, where blocks follow each other
@@ -53,27 +45,26 @@ static __device__ __forceinline__ u64 described_values(const void* shared) {
     return gb_described(shared) & ~(0x3fffull << 16) | (u64)(TILE_BYTES / 16) << 16;
 }
 
-// The tiles of a block's shared memory: of its queries (their rotated elements are in registers), of a page with an even
-// and one with an odd number, and of the powers of both. Bulk tensor copies fill the pages, each tile with a barrier.
+// A block's shared memory in tiles: of its queries, of a page with an even and one with an odd number, and of the powers of
+// both. A half of a page has the tiles that one warpgroup multiplies as values; the last tile belongs to the page's own half.
 struct Tiles {
     u8* room;
-    u64 *full, *empty;
-    __device__ __forceinline__ u8* page(u32 odd, u32 tile) const { return room + (OWN * 2 + odd * TILES + tile) * TILE_BYTES; }
-    __device__ __forceinline__ u8* powers(u32 odd) const { return room + (OWN * 2 + 2 * TILES + odd) * TILE_BYTES; }
+    u64 *full, *empty;  // barriers of the tiles of both pages, and of their halves
+    __device__ __forceinline__ u8* page(u32 odd, u32 tile) const { return room + (2 * OWN + odd * TILES + tile) * TILE_BYTES; }
+    __device__ __forceinline__ u8* powers(u32 odd) const { return room + (2 * OWN + 2 * TILES + odd) * TILE_BYTES; }
     // Copies the pages, each half as soon as its last reader is done. By one warp.
     __device__ __forceinline__ void load(const GbTensorMap* map, const int* table, u32 first, u32 end) const {
         const u32 lane = threadIdx.x % 32, rank = gb_cluster_rank();
-        for (u32 page = first; page < end || (page - first) % 2; ++page) {
-            const u32 odd = (page - first) % 2, parity = (page - first) / 2 % 2 ^ 1;
-            const u32 place = table[page < end ? page : end - 1] * PAGE;
-#pragma unroll
+        for (u32 number = first; number < end || (number - first) % 2; ++number) {
+            const u32 odd = (number - first) % 2, turn = (number - first) / 2;
+            const u32 place = table[number < end ? number : end - 1] * PAGE;  // one more page, so that their number is even
             for (u32 half = 0; half < 2; ++half) {
-                if (page - first > 1) gb_barrier_await(empty + 2 * odd + half, parity);
+                if (turn > 0) gb_barrier_await(empty + 2 * odd + half, turn % 2 ^ 1);
                 const u32 tile = lane < OWN ? OWN * half + lane : TILES - 1;
                 if (lane < OWN + (odd == half)) {
                     u64* const barrier = full + odd * TILES + tile;
                     gb_barrier_expect(barrier, TILE_BYTES);
-                    if (lane % CLUSTER == rank) gb_tensor_load_both(this->page(odd, tile), map, tile * 64, place, barrier);
+                    if (lane % CLUSTER == rank) gb_tensor_load_both(page(odd, tile), map, tile * 64, place, barrier);
                 }
                 __syncwarp();
             }
@@ -81,16 +72,19 @@ struct Tiles {
     }
 };
 
-// A warpgroup's half of the results, and the scores that the powers of its rows refer to. Its own pages are the even or the
-// odd ones: it computes their scores, and both warpgroups multiply the powers with their half of the values.
+// A warpgroup's half of the results. Its own pages are the even or the odd ones: it computes their scores, and both warpgroups
+// multiply the powers with their half of the values, page by page. They take turns, so that products never pause:
+//     even   scores of 2   values of 1   values of 2               scores of 4
+//     odd    powers of 1   values of 1   values of 2   scores of 3   powers of 3
+// The powers of 2 come during the values of 1, and the next pages arrive during the products after them.
 template <u32 GROUP>
 struct Half {
     const Tiles& tiles;
     float (*tops)[HEADS];
     u32 row, place;
-    float values[LATENT / 4] = {}, most[2] = {-1e30f, -1e30f}, total[2] = {};
-    u32 rotated[KEPT][4][4], powers[4][4];
-    float late[2], sums[2];
+    float values[LATENT / 4] = {}, most[2] = {-1e30f, -1e30f}, total[2] = {};  // of two rows; powers refer to `most`
+    u32 kept[KEPT][4][4], powers[4][4];
+    float late[2], sums[2];  // what the powers of the own page refer to, and their sums
     __device__ __forceinline__ Half(const Tiles& tiles, float (*tops)[HEADS]) : tiles(tiles), tops(tops) {
         const u32 mine = threadIdx.x % 128, lane = mine % 32, line = mine / 32 * 16 + lane % 16;
         row = mine / 32 * 16 + lane / 4;
@@ -141,7 +135,7 @@ struct Half {
         const u64 a = gb_described(tiles.room), b = gb_described(tiles.page(GROUP, 0));
 #pragma unroll
         for (u32 i = 0; i < TILES; ++i) {
-            if (GROUP == 1 && i == AFTER) {
+            if (GROUP == 1 && i == 1) {  // the values of the page before are done, and the queue has products
                 gb_end_products();
                 gb_await_products<1>();
                 gb_group_barrier(3 + GROUP, 128);
@@ -153,7 +147,7 @@ struct Half {
             for (u32 k = 0; k < 4; ++k) {
                 const u32 place = i * (TILE_BYTES / 16) + 2 * k;
                 if (i < TILES - KEPT) gb_products_shared(scores, a + place, b + place, i + k > 0);
-                else gb_products(scores, rotated[i - (TILES - KEPT)][k], b + place, 1);
+                else gb_products(scores, kept[i - (TILES - KEPT)][k], b + place, 1);
             }
         }
         gb_end_products();
@@ -252,7 +246,7 @@ static __device__ __forceinline__ void run(const Tiles& tiles, float (*tops)[HEA
                                            unsigned short* out, float2* scales, u32 first, u32 end, u32 context) {
     Half<GROUP> half(tiles, tops);
 #pragma unroll
-    for (u32 k = 0; k < 4 * KEPT; ++k) gb_matrices(half.rotated[k / 4][k % 4], tiles.powers(k / 4) + (half.place ^ 32 * (k % 4)));
+    for (u32 k = 0; k < 4 * KEPT; ++k) gb_matrices(half.kept[k / 4][k % 4], tiles.powers(k / 4) + (half.place ^ 32 * (k % 4)));
     gb_group_barrier(5, 256);
     half.attend(first, end, context);
     half.write(totals, out, scales);
