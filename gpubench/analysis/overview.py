@@ -11,7 +11,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -177,7 +176,7 @@ def _versions(facts: Facts) -> list[str]:
 def _date(started: str) -> str:
     """Return a date as `2026-11-20 17:43 UTC`; a text that is no date is returned unchanged."""
     try:
-        return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
+        return units.utc(units.unix_seconds(started))
     except ValueError:
         return started
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,6 @@ with late():
     from gpubench import plugins
     from gpubench.judging import answer
     from gpubench.judging import rounds as settling
-    from gpubench.tools import history
     from gpubench.tools.gating import ab as builds
     from gpubench.tools.gating import bisect as search
     from gpubench.tools.gating import gate as gating
@@ -57,7 +55,7 @@ def bisect(
     suite: Suite = None,
     filter: options.Filters = None,  # noqa: A002 - the option's name
     device: options.Devices = None,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     threshold: _verdicts.Threshold = None,
     replicates: Replicates = 5,
     out: Folder = None,
@@ -67,15 +65,11 @@ def bisect(
     A commit that cannot be built or judged is skipped."""
     if not build:
         raise UsageError("name the command that builds a checkout: gpubench bisect GOOD BAD -- make")
-    folder = (out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bisect").absolute()
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; name a new folder with --out") from error
+    folder = options.new_folder(out, "-bisect")
     policy = _verdicts.policy(None, threshold, False, False, False, False)
     request = gating.GateRequest(plugins.load("gates", "regression"), policy, settling.ROUNDS)
     devices = [argument for text in device or [] for argument in ("--device", text)]
-    arguments = (*(suite or ["headline"]), "--tier", tier.value, *devices)
+    arguments = (*(suite or ["headline"]), "--tier", tier, *devices)
     filters = tuple(filter or ())
 
     def judge(pair: tuple[builds.Build, builds.Build], place: Path) -> int:

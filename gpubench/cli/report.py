@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -115,17 +114,8 @@ Wide = Annotated[
 Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this number of cases.", show_default=False)]
 
 
-class SortName(StrEnum):
-    """Which cases are listed first."""
-
-    MEASURED = "measured"
-    SHARE = "share"
-    NOISE = "noise"
-    DURATION = "duration"
-
-
 Sort = Annotated[
-    SortName,
+    Literal["measured", "share", "noise", "duration"],
     typer.Option(
         "--sort",
         help="Order of the cases: as measured, or by share of peak, by noise, or by duration, highest first.",
@@ -136,7 +126,7 @@ Sort = Annotated[
 def show(
     run: RunFile,
     filter: options.Filters = None,  # noqa: A002 - the option's name
-    sort: Sort = SortName.MEASURED,
+    sort: Sort = "measured",
     top: Top = None,
     all_: All = False,
     wide: Wide = False,
@@ -149,10 +139,10 @@ def show(
     read = read_run(run)
     if json:
         sharing.print_json(read)
-    elif all_ or wide or filter or top or sort is not SortName.MEASURED:
+    elif all_ or wide or filter or top or sort != "measured":
         summary = summaries.Summary(read)
         first = _summary.overview(summary) if all_ else _summary.head(summary)
-        _print.out().print(*first, *_summary.cases(summary, filter or (), sort.value, top, wide), sep="\n")
+        _print.out().print(*first, *_summary.cases(summary, filter or (), sort, top, wide), sep="\n")
     else:
         _print.out().print(*_summary.run_parts(read, run), sep="\n")
 

@@ -61,7 +61,8 @@ class Serving:
     knees with chunked prefill."""
 
     RECORD: ClassVar[str] = (
-        "view=title label devices prompt=load.prompt output=load.output highest_rates chunked_rates bound_rates sessions"
+        "view=title label devices prompt=load.prompt output=load.output "
+        "highest_rates chunked_rates bound_rates sessions"
     )
     title: str
     label: str
