@@ -89,9 +89,8 @@ def _runs_axis(trend: gb.Trend, right: float) -> Axis:
     stride = max(-(-last // _MOST_TICKS), 1)
     one_day = gb.units.utc(moments[0].source.at, _DAY) == gb.units.utc(moments[-1].source.at, _DAY)
     places = range(0, last + 1, stride)
-    ticks = tuple(
-        (float(place), gb.units.utc(moments[place].source.at, "%H:%M" if one_day else _DAY)) for place in places
-    )
+    form = "%H:%M" if one_day else _DAY
+    ticks = tuple((float(place), gb.units.utc(moments[place].source.at, form)) for place in places)
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
 
 

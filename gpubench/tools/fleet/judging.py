@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from gpubench import plugins, stats
 from gpubench.analysis.overview import CaseKey, Component, DigestBuilder, NodeDigest
 from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
+from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
 from gpubench.judging import effect, fleet_rule, noise, outliers
