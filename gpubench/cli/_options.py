@@ -38,7 +38,8 @@ def case_completions(ctx: typer.Context, incomplete: str) -> list[str]:
     if "[" not in incomplete:
         return [f"{suite}/{name}" for name in planning.load_suite(suite).definitions]
     given = ctx.params
-    tier, facts = given.get("tier") or "quick", inventory.facts()
+    tier: TierName = given.get("tier") or "quick"
+    facts = inventory.facts()
     planned = planning.make(facts, settings(facts, [suite], given.get("device"), False, tier, None, None))
     return list(dict.fromkeys(job.case.id for job in planned.jobs))
 
@@ -120,7 +121,7 @@ def settings(
     suites: list[str] | None,
     devices: list[str] | None,
     with_host: bool,
-    tier: TierName,
+    tier: model.Tier,
     filters: list[str] | None,
     data: list[Path] | None,
     replicates: int = 1,
