@@ -1,7 +1,5 @@
 """Run a pytest session that measures: one device, one run file, replicates in other processes, and a baseline."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
