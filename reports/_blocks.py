@@ -362,7 +362,7 @@ def _count_text(listed_count: int, total: int) -> str:
     """Return the title of a table: `40 cases`, or `40 of 200 cases` if `listed_count` is smaller than `total`."""
     if listed_count < total:
         return f"{listed_count} of {total} cases"
-    return "1 case" if total == 1 else f"{total} cases"
+    return gb.units.count(total)
 
 
 def _ended_text(spreads: Sequence[gb.Spread]) -> str:

@@ -106,6 +106,11 @@ def interval(low: float, high: float, unit: str, centre: float, digits: int = 4)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 
 
+def count(number: int, noun: str = "case") -> str:
+    """Return a number with its noun: `1 case`, `2 cases`, `2 passes`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """Return a fraction as a percentage: 0.873 → 87.3 %."""
     return f"{fraction * 100:.{digits}f} %"

@@ -28,8 +28,8 @@ from gpubench.cli._late import late
 from gpubench.cli._layout import NamedRow, named_rows
 
 with late():
-    from gpubench.judging import finding_text, fleet_text
     from gpubench.judging import fleet as fleets
+    from gpubench.judging import fleet_text
     from gpubench.judging import policy as policies
     from gpubench.tools.fleet import board as boards
     from gpubench.tools.fleet import judging, launchers, session
@@ -171,11 +171,11 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -> None:
-    measurements = finding_text.plural(count, "measurement")
+    measurements = units.count(count, "measurement")
     if not histories:
         _print.echo(f"{measurements}: no component was slow, and none became slower")
         return
-    _print.echo(f"{measurements}: {finding_text.plural(len(histories), 'component')} with a slow or a worse figure")
+    _print.echo(f"{measurements}: {units.count(len(histories), 'component')} with a slow or a worse figure")
     out, listed = _print.out(), histories[:_MOST_WATCHED]
     for component in listed:
         counts = f"slow in {component.suspected} of {len(component.states)}, recovered {component.recovered} times"

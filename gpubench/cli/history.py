@@ -69,7 +69,7 @@ def trend_lines(trend: trending.Trend) -> list[Text]:
     if marks:
         texts.append(_print.plain(" " * (len(low) + 1) + marks))
     source = f"({units.utc(newest.source.at)}, {newest.source.path})"
-    count = f"{len(values)} {'run' if len(values) == 1 else 'runs'}"
+    count = units.count(len(values), "run")
     texts.append(_print.plain(f"{count}, newest {units.quantity(values[-1], line.unit)} {source}"))
     return [*texts, *_events(trend)]
 

@@ -104,4 +104,4 @@ def plan(
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
     for message in planning.skip_messages(planned):
         _print.echo(message)
-    _print.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")
+    _print.echo(f"{units.count(len(rows))}, about {units.duration(planned.seconds)}")

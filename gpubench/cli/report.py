@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
 from gpubench.cli import _options as options
 from gpubench.cli import _print, _summary, compare
@@ -231,5 +232,4 @@ def site(folder: Folder, out: SiteOut, no_runs: NoRuns = False, no_redact: shari
     built = sites.build(folder, out, share, not no_redact, _print.say, not no_runs)
     for file, reason in built.refused:
         _print.warn(f"not in the site: {file}: {reason}")
-    runs = "1 run" if built.runs == 1 else f"{built.runs} runs"
-    _print.echo(f"{built.index}: {runs}, {built.new} of them new or changed")
+    _print.echo(f"{built.index}: {units.count(built.runs, 'run')}, {built.new} of them new or changed")
