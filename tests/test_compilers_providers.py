@@ -361,8 +361,8 @@ class TestShapes:
         task = BUILD.shapes(host_bench(), "softmax", "numba")
         first, again = (task.stages[name].call() for name in ("first", "again"))
         assert task.check()["recompiles"].value == 0
-        assert first[0] > 100 * sorted(again)[len(again) // 2], "the first call compiles"
-        assert max(first[1:]) < first[0] / 100
+        assert first[0] > 20 * sorted(again)[len(again) // 2], "the first call compiles"
+        assert max(first[1:]) < first[0] / 20
 
     def test_triton_counts_its_compilations_of_one_kernel(self, monkeypatch, triton):
         runtime = type("Runtime", (), {"jit_post_compile_hook": None})()

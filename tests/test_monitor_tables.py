@@ -154,7 +154,7 @@ def terminal(**variables):
 @pytest.mark.slow
 def test_ctrl_c_ends_the_monitor_quietly_and_restores_the_terminal():
     written, status, restored = screen(80, 24, "load", terminal())
-    assert (status, restored) == (0, True)
+    assert (status, restored) == (130, True)
     assert written.endswith("\x1b[?25h\x1b[?1049l"), "the cursor is shown and the screen before is back"
     assert "Traceback" not in written
 
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_the_monitor_quietly_and_restores_the_terminal():
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=["dumb", "no colour"])
 def test_a_dumb_terminal_gets_lines_and_one_without_colour_gets_none(variables):
     written, status, _ = screen(80, 24, "load", terminal(**variables))
-    assert status == 0
+    assert status == 130
     if variables.get("TERM") == "dumb":
         assert "\x1b" not in written
         assert re.search(r"^\d\d:\d\d:\d\d host cores ", written, re.MULTILINE)
@@ -179,7 +179,7 @@ def test_a_gpu_of_a_driver_is_shown_with_its_processes(tmp_path):
     state = fake.write(tmp_path / "state", **answers, **counters_of_process)
     variables = fake.environment(fake.build(tmp_path), state)
     written, status, _ = screen(120, 30, "python", terminal(**variables))
-    assert status == 0
+    assert status == 130
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.rpartition("\x1b[H")[2])
     assert re.search(r"card:0 +98 % +651.0 W +768.0 MiB +.*1.980 GHz +71 °C +power cap", last)
     assert re.search(rf"{os.getpid()} +card:0 +768\.0 MiB +\w+ +\S*python", last)

@@ -78,12 +78,12 @@ def bisect(
         measured = builds.BuildPair(pair, arguments, filters, place, _print.say)
         judged = gating.measure_and_judge_pair(request, measured, replicates)
         slower = [finding.case.id for finding in judged.judgement.findings if finding.verdict == "slower"]
-        _say(f"{place.name}: {answer.tally(judged.judgement)}")
+        sharing.say(f"{place.name}: {answer.tally(judged.judgement)}")
         filters = filters or tuple(slower[: answer.MOST_FILTERS])  # the first verdict decides which cases to follow
         return judged.exit_status(policy)
 
-    suspects = search.Bisection(Path.cwd(), tuple(build), command, folder, judge, _say).find(good, bad)
-    _say(f"followed: {', '.join(filters)}; run files: {folder}")
+    suspects = search.Bisection(Path.cwd(), tuple(build), command, folder, judge, sharing.say).find(good, bad)
+    sharing.say(f"followed: {', '.join(filters)}; run files: {folder}")
     skipped = f", {suspects.skipped} skipped" if suspects.skipped else ""
     if len(suspects.commits) == 1:
         _print.echo(f"FOUND: {suspects.commits[0]} is the first commit that is slower{skipped}")
@@ -91,7 +91,3 @@ def bisect(
     for line in (f"CANNOT JUDGE: it is one of {len(suspects.commits)} commits{skipped}", *suspects.commits):
         _print.echo(line)
     raise typer.Exit(4)
-
-
-def _say(message: str) -> None:
-    _print.say(sharing.for_terminal(message))

@@ -140,9 +140,9 @@ def gate(
     if save_baseline and status == 0 and not judged.measured:
         raise CannotJudge(f"not saved as the baseline {save_baseline}: no case has a figure to compare with")
     if save_baseline and status == 0:
-        _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
+        sharing.say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
     elif save_baseline:
-        _say(f"not saved as the baseline {save_baseline}: the gate did not pass")
+        sharing.say(f"not saved as the baseline {save_baseline}: the gate did not pass")
     raise typer.Exit(status)
 
 
@@ -201,14 +201,10 @@ def _measure_and_judge(
     if not request.policy.allow_mismatch:
         gating.refuse_other_machines(planned, evidence)
     health.refuse_sick(planned)
-    _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
+    sharing.say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with _machine.run_display() as watch:
         tell = lambda event: watch(replace(event, result=sharing.for_terminal(event.result)))  # noqa: E731
         return gating.measure_and_judge(request, evidence, planned, path, sys.argv, tell)
-
-
-def _say(message: str) -> None:
-    _print.say(sharing.for_terminal(message))
 
 
 A = Annotated[
@@ -274,5 +270,5 @@ def ab(
     health.refuse_recorded(judged.files)
     status = judged.exit_status(request.policy)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
-    _say(f"run files: {pair.folder}")
+    sharing.say(f"run files: {pair.folder}")
     raise typer.Exit(status)
