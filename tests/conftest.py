@@ -11,6 +11,7 @@ import tempfile
 import _command
 import hypothesis
 import pytest
+from _modules import opened
 
 from gpubench import plugins
 from gpubench.measuring import inventory
@@ -71,8 +72,7 @@ def call(tmp_path, monkeypatch, outside_of_ci):
 
 @pytest.fixture(scope="module")
 def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
+    return opened()
 
 
 def _first_gpu():

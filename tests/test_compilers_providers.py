@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from _earlier import check_in_turn
 from _grid_device import bench
-from _modules import room_module, suite_module, suite_modules
+from _modules import bench_on, opened, room_module, suite_module, suite_modules
 from _numpy_triton import ElementPointer, PaperTriton
 
 from gpubench import plugins
@@ -39,9 +39,7 @@ def problem(name, rows=12, cols=96, dtype="float16", paper=None):
 
 
 def host_bench():
-    host = plugins.load("backends", "host")
-    device = host.devices()[0]
-    return Bench(host.open(device), Case("compilers", "case", ()), Target(Facts((device,)), device), SUITE.package, 1)
+    return bench_on(opened(), SUITE, "case", 1)
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from _compression_tasks import verify
 from _earlier import check_in_turn, expect_found
-from _modules import suite_module
+from _modules import bench_on, suite_module
 from _poison import overwrite
 
 from gpubench import plugins
-from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Untrustworthy, WrongAnswer
 from gpubench.devices.native import nvcomp
-from gpubench.model import Case, Device, Facts
+from gpubench.model import Device
 
 SUITE = plugins.load("suites", "compression")
 AT, CODECS = suite_module("compression", "_streams"), suite_module("compression", "_codecs")
@@ -74,8 +72,7 @@ def test_an_arrival_rate_above_the_codec_s_is_no_result(monkeypatch: pytest.Monk
 
 
 def task_of(opened: Any, name: str, **params: Any) -> Any:
-    target = Target(Facts((opened.device,)), opened.device)
-    return SUITE.build(Bench(opened, Case("compression", name, tuple(params.items())), target, SUITE.package))
+    return SUITE.build(bench_on(opened, SUITE, name, **params))
 
 
 def test_a_stream_of_the_host_is_compared_bit_for_bit(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
