@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 
+import _browser
 import _command
 import hypothesis
 import pytest
@@ -73,6 +74,12 @@ def call(tmp_path, monkeypatch, outside_of_ci):
 @pytest.fixture(scope="module")
 def host():
     return opened()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with _browser.browser() as shown:
+        yield shown
 
 
 def _first_gpu():
