@@ -246,7 +246,6 @@ DAMAGED = (
     ("ncu-raw.csv", '"3.20"', '"3,20"', "comma as its decimal mark"),
     ("ncu-raw.csv", '"3.20"', '"27.595.520"', "comma as its decimal mark"),
     ("nccl-tests.json", '"version": 2', '"version": 3', "JSON of version 3"),
-    ("nccl-tests.json", '"ngpus": 2', '"ngpus": 999999999', "more than 4096 GPUs"),
     ("guidellm.json", '"version": 2', '"version": 3', "report of version 3"),
     ("google-benchmark.json", '"time_unit": "us"', '"time_unit": "h"', "not a known unit"),
     ("pytest-benchmark.json", '"version"', '"edition"', "'version' is missing"),
