@@ -362,7 +362,9 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
         parts += [svg.line(x, y - 7, x, y + 7, "target")] if peak else []
     legend = legend_of(groups) if len(groups) < len(drawn) else ()
     description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
-    note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_text(drawn, view)) if part)
+    half = _MOST_BARS // 2
+    left_out = f"the {half} lowest and the {half} highest of {len(points)}" if len(drawn) < len(points) else ""
+    note = ", ".join(filter(None, (left_out, common_text(drawn, view))))
     notes = [note, "mark: peak (data sheet)" if any(peaks) else ""]
     notes += ["µs per call: too short for the full rate" if any(map(_call_text, drawn)) else ""]
     note = "; ".join(filter(None, notes))
@@ -383,11 +385,6 @@ def _call_text(point: gb.Point) -> str:
     if point.figure.unit == "s" or seconds is None or seconds.centre >= _SHORT:
         return ""
     return f" · {gb.units.quantity(seconds.centre, 's', 2)} per call"
-
-
-def _left_out(drawn: int, total: int) -> list[str]:
-    """Return the sentence about the bars that are not drawn, in a list; an empty list if `drawn` equals `total`."""
-    return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if drawn < total else []
 
 
 def _bar(point: gb.Point, label: str, text: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:

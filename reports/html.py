@@ -110,7 +110,7 @@ def _level(start: int, end: int, first: float, last: float, across: Axis, up: Ax
 def _counts(trend: gb.Trend) -> str:
     """Return the numbers of steps and drifts as text: `1 step, 0 drifts`."""
     numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
-    return ", ".join(gb.units.count(*number) for number in numbers)
+    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
 
 
 def _dots(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:
@@ -132,11 +132,11 @@ def site_page(site: gb.Site) -> dict[str, Any]:
     spans = [(device.runs[-1].run.date, device.runs[0].run.date) for device in site.devices]
     leads = [oldest if oldest == newest else f"{oldest} to {newest}" for oldest, newest in spans]
     return {
-        "title": f"{gb.units.count(count, 'run')} on {models}" if count else "No runs",
+        "title": f"{_runs(count)} on {models}" if count else "No runs",
         "devices": [
             (
                 device,
-                f"{gb.units.count(len(device.runs), 'run')}, {lead}",
+                f"{_runs(len(device.runs))}, {lead}",
                 [(listed, dict(listed.run.figures)) for listed in device.runs],
             )
             for device, lead in zip(site.devices, leads, strict=True)
@@ -171,6 +171,10 @@ def _strip(intervals: Sequence[tuple[float, float, float]]) -> Markup:
     lines = [f"M{across.place(low):.0f} 10H{across.place(high):.0f}" for low, _, high in intervals]
     dots = [f"M{across.place(median):.0f} 10h0" for _, median, _ in intervals]
     return Markup('<svg viewBox="0 0 240 20"><path d="{}"/><path d="{}"/></svg>').format("".join(lines), "".join(dots))
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def unfit(devices: Sequence[Device], patience_s: float) -> dict[str, CheckedDevi
 
 
 def _why_not(judged: Sequence[str]) -> str:
-    return f"{units.count(len(judged), 'device')} to compare; the rule needs five of one model"
+    return f"{len(judged)} device{'s' * (len(judged) != 1)} to compare; the rule needs five of one model"
 
 
 def _sickness(run: Run, device: str) -> Iterator[str]:
