@@ -9,6 +9,7 @@ import _nvrtc
 import numpy as np
 import pytest
 from _bandwidth import SUITE, PlainGpu, bench_of, build_on, sibling
+from _grid import needs_compiler
 from _modules import suite_module
 from _poison import called
 
@@ -17,7 +18,6 @@ from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.model import Case
 
 AT = sibling("_tiers")
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 GRAIN = 2 * 2**15
 
 

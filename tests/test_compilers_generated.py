@@ -15,6 +15,7 @@ from pathlib import Path
 import _grid
 import numpy as np
 import pytest
+from _grid import needs_compiler
 from _grid_device import PaperGpu, bench
 from _modules import suite_modules
 from _poison import expect_unwritten, overwrite
@@ -30,7 +31,6 @@ OPERATORS, PROVIDERS, CASES = suite_modules("compilers", "_operators", "_provide
 NAMES = list(OPERATORS.OPERATORS)
 FOLDER = Path(__file__).parent / "compiler_output"
 PROGRAM = (FOLDER / "iree-program.mlir").read_text()
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 MODULES = {"tvm": "tvm", "iree": "iree.compiler"}
 BOUNDS = {"float16": 5e-4, "float32": 3e-6}
 

@@ -3,9 +3,9 @@
 import dataclasses
 import sys
 
-import _grid
 import numpy as np
 import pytest
+from _grid import needs_compiler
 from _grid_device import bench, products_by_numpy
 from _modules import room_module, suite_module, suite_modules
 from _poison import expect_unwritten
@@ -21,8 +21,6 @@ from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
-
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def product(dtype="float32", m=48, n=64, k=96):

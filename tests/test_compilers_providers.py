@@ -9,10 +9,10 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
-import _grid
 import numpy as np
 import pytest
 from _earlier import check_in_turn
+from _grid import needs_compiler
 from _grid_device import bench
 from _modules import bench_on, opened, room_module, suite_module, suite_modules
 from _numpy_triton import ElementPointer, PaperTriton
@@ -27,7 +27,6 @@ from gpubench.plugins.backend import KernelResources
 SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 NAMES = list(OPERATORS.OPERATORS)
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def provider(by):

@@ -5,11 +5,11 @@ import re
 import threading
 import types
 
-import _grid
 import _make as make
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _grid_device import DTYPES, PAPER, bench
 from _modules import shared_modules, suite_modules
 from _poison import expect_unwritten, overwrite
@@ -29,7 +29,6 @@ MODELS, FORMATS, GEMV, PRODUCT, DATA, VENDOR = shared_modules(
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
 H200 = dataclasses.replace(make.H200, dtypes=(*DTYPES, "tf32", "float8_e4m3", "float8_e5m2", "int8"))
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def ids(device=H200, tier="quick"):

@@ -6,10 +6,10 @@ import re
 import sys
 import types
 
-import _grid
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _grid_device import bench, products_by_numpy
 from _modules import shared_modules, suite_modules
 from _numpy_triton import ElementPointer, NumpyTriton
@@ -26,7 +26,6 @@ SUITE = plugins.load("suites", "gemm")
 EXPERTS, GROUPED, SCALED = suite_modules("gemm", "_experts", "_grouped", "_scaled")
 FORMATS, VENDOR = shared_modules("_matrix.formats", "_matrix.vendor")
 H200 = Device("cuda:0", "cupy", "NVIDIA H200", "sm_90", memory_bytes=140 * 2**30, dtypes=("bfloat16", "float8_e4m3"))
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 HALF, EIGHT = FORMATS.PRECISIONS["float16"], FORMATS.PRECISIONS["float8_e4m3"]
 
 

@@ -8,6 +8,7 @@ import _grid
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _modules import room_module, suite_module
 from _paper_pair import LINK, QUICK_S, SLOW_S, SUITE, bench, on_paper
 from _poison import called, expect_unwritten
@@ -18,7 +19,6 @@ from gpubench.model import store
 
 H200S = Path(__file__).parent / "recordings" / "h200x2-quick.jsonl.gz"
 MIB = 2**20
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="g++ is not here")
 
 
 def cases(tier):

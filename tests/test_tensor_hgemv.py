@@ -5,12 +5,12 @@ import _grid_device
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _modules import suite_module
 from _poison import expect_unwritten
 
 from gpubench import plugins
 
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 SUITE = plugins.load("suites", "tensor")
 LADDER = suite_module("tensor", "_hgemv")
 THREADS = 256
