@@ -357,7 +357,7 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
     end = svg.WIDTH - 10 - max(svg.width_of(_like_text(point.figure, like)) for point in drawn)
     ends = [*(point.figure.interval.high for point in drawn), *filter(None, peaks)]
     across = axis(ends, drawn[0].figure.unit, rows.left, end, log=log, room=1.25, count=4, like=like)
-    parts = _bar_frame(across, bottom)
+    parts = [svg.grid_across(across, bottom), svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
     for row, (point, peak) in enumerate(zip(drawn, peaks, strict=True)):
         top = 6 + rows.height * row
         text = _like_text(point.figure, like) if across.unit else point.figure.text
@@ -389,13 +389,6 @@ def _call_text(point: gb.Point) -> str:
     if point.figure.unit == "s" or seconds is None or seconds.centre >= _SHORT:
         return ""
     return f" · {gb.units.quantity(seconds.centre, 's', 2)} per call"
-
-
-def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
-    """Draw the grid lines, the tick labels and the unit of the axis below the bars; `bottom` is its y."""
-    parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
-    parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
-    return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
 def _bar(point: gb.Point, label: str, text: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:

@@ -282,9 +282,7 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit.
 
     A name may be empty. The y axis `up` starts at the bottom."""
-    parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
-    parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
-    parts += [line(across.start, up.start, across.end, up.start, "axis")]
+    parts = [grid_up(across, up), line(across.start, up.start, across.end, up.start, "axis")]
     for value, label in across.ticks:
         x = across.place(value)
         inside = min(x, across.end + 26 - 4.0 * len(label))  # the last label is not cut off
@@ -292,6 +290,18 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     parts += [text(across.end, up.start + 34, _axis_title(across_name, across.unit), "end", "name")]
     parts += [text(2.0, 12.0, _axis_title(up_name, up.unit), "start", "name")]
     return join(parts)
+
+
+def grid_up(across: Axis, up: Axis) -> Markup:
+    """Draw the grid lines and the tick labels of a y axis."""
+    lines = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
+    return join([*lines, *(text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks)])
+
+
+def grid_across(across: Axis, bottom: float) -> Markup:
+    """Draw the grid lines of an axis up to the top of the picture, and its tick labels below `bottom`."""
+    lines = [line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
+    return join([*lines, *(text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks)])
 
 
 def left_of(up: Axis) -> float:

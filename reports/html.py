@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -47,12 +46,7 @@ def _newest_event(trend: gb.Trend) -> tuple[str, str]:
 
 
 def _time_of(trend: gb.Trend, index: int) -> str:
-    return _date(trend.moments[index].source.at, _MINUTE)
-
-
-def _date(at: float, form: str) -> str:
-    """Return a Unix time in seconds as text, in UTC; `form` is a format of `strftime`."""
-    return datetime.fromtimestamp(at, UTC).strftime(form)
+    return gb.units.utc(trend.moments[index].source.at, _MINUTE)
 
 
 def _chart(trend: gb.Trend) -> Chart:
@@ -93,9 +87,10 @@ def _runs_axis(trend: gb.Trend, right: float) -> Axis:
     moments = trend.moments
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
-    one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
+    one_day = gb.units.utc(moments[0].source.at, _DAY) == gb.units.utc(moments[-1].source.at, _DAY)
     places = range(0, last + 1, stride)
-    ticks = tuple((float(place), _date(moments[place].source.at, "%H:%M" if one_day else _DAY)) for place in places)
+    form = "%H:%M" if one_day else _DAY
+    ticks = tuple((float(place), gb.units.utc(moments[place].source.at, form)) for place in places)
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
 
 

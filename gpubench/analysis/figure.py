@@ -161,11 +161,6 @@ class ResultRow:
     impossible: tuple[ImpossibleShare, ...] = ()
 
     @property
-    def suite(self) -> str:
-        """The suite's name."""
-        return self.result.case.suite
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the conditions of the measurement, and `above-peak` if a share is impossible."""
         return (*self.result.labels, *([peaks.ABOVE_PEAK] if self.impossible else []))
