@@ -401,10 +401,10 @@ def test_scales_of_a_few_elements_are_skipped_before_blackwell(arch, name):
 
 
 def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
-    """Four experts, one of them with no token, and loads that end within a tile."""
-    layout, rng = loads_of(5, 0, 3, 9), np.random.default_rng(1)
-    tiles, (n, k) = EXPERTS.tiles_of(layout, 4), (8, 12)
-    assert tiles.tolist() == [[0, 0, 5], [0, 4, 5], [2, 5, 8], [3, 8, 17], [3, 12, 17], [3, 16, 17]]
+    """Loads end within a tile, an expert has no token, and the tile of the least popular one lies between the others."""
+    layout, rng = loads_of(9, 0, 5, 3), np.random.default_rng(1)
+    tiles, (n, k) = EXPERTS.mixed(EXPERTS.tiles_of(layout, 4)), (8, 12)
+    assert tiles.tolist() == [[0, 0, 9], [0, 4, 9], [0, 8, 9], [3, 14, 17], [2, 9, 14], [2, 13, 14]]
     x, weights = rng.standard_normal((17, k), np.float32), rng.standard_normal((4, n, k), np.float32)
     out = np.full((17, n), np.nan, np.float32)
     triton = NumpyTriton((n // 4, len(tiles)))

@@ -106,7 +106,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 @pytest.fixture
 def library(monkeypatch):
     """Replace the products of the vendor's library by those of NumPy."""
-    for module in (room_module("suites", "_matrix.vendor"), ATTENTION, WEIGHTS):
+    for module in (room_module("suites", "_matrix.vendor"), ATTENTION):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 
 

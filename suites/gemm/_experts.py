@@ -13,7 +13,10 @@ from ._grouped import Call, ExpertLoads, GroupedProducts
 # Experts, hidden size and inner size of an expert: https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json
 # and https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json. The gate and up projections are one matrix.
 _SHAPES = {"qwen3-30b-a3b": (128, 2048, 768), "deepseek-v3": (256, 7168, 2048)}
-_ROWS, _COLS, _INNER, _WARPS, _STAGES = (64, 128), 256, 64, 8, 4  # of a program's tile, and its loads in flight
+# Rows and columns of a program's tile, and its warps: of large tiles, if the matrix units or the weights of popular
+# experts are the limit, else of small ones. Both take _INNER elements at a time, and have _STAGES loads in flight.
+_LARGE, _SMALL, _INNER, _STAGES = (128, 256, 8), (64, 128, 4), 64, 4
+_CACHED_BYTES = 2**24  # weights of an expert that stay in the cache while others pass
 
 tl: Any = None  # triton.language, once a kernel is built
 
@@ -48,18 +51,29 @@ def tiles_of(layout: ExpertLoads, rows: int) -> Any:
     return np.array(list(parts), np.int32)
 
 
+def mixed(tiles: Any) -> Any:
+    """Return the tiles in an order in which popular experts, which need matrix units, take turns with the others."""
+    is_popular, place = np.bincount(tiles[:, 0])[tiles[:, 0]] > 1, np.empty(len(tiles))
+    for part in (is_popular, ~is_popular):
+        place[part] = (np.arange(part.sum()) + 0.5) / max(1, part.sum())
+    return tiles[np.argsort(place, kind="stable")]
+
+
 def by_triton(bench: gb.Bench, layout: ExpertLoads, products: GroupedProducts) -> tuple[Call, str]:
     """Return the call of all products by our kernel, and its name; raises Skip where it cannot be built."""
-    n, k = products.n, products.k
-    if n % _COLS or k % _INNER:
-        raise gb.Skip(f"the kernel takes multiples of {_COLS} rows and {_INNER} columns, not {n} × {k}")
+    n, k, loads = products.n, products.k, layout.loads
+    is_cached = products.weights.itemsize * n * k <= _CACHED_BYTES
+    mean = (loads**2).sum() / loads.sum()  # the load of a token's expert
+    is_large = loads.mean() > _SMALL[0] or (mean > _LARGE[0] and not is_cached)
+    rows, cols, warps = _LARGE if is_large else _SMALL
+    if n % cols or k % _INNER:
+        raise gb.Skip(f"the kernel takes multiples of {cols} rows and {_INNER} columns, not {n} × {k}")
     types = {**dict.fromkeys(("x", "weights", "out"), "*bf16"), "tiles": "*i32"}
-    rows = _ROWS[int(layout.loads.mean() > _ROWS[0])]
-    sizes = {"N": n, "K": k, "ROWS": rows, "COLS": _COLS, "INNER": _INNER}
-    kernel = _triton.BuiltKernel(bench, multiply_tiles, types, sizes, _WARPS, _STAGES)
-    tiles = tiles_of(layout, rows)
+    sizes = {"N": n, "K": k, "ROWS": rows, "COLS": cols, "INNER": _INNER}
+    kernel = _triton.BuiltKernel(bench, multiply_tiles, types, sizes, warps, _STAGES)
+    tiles = tiles_of(layout, rows) if is_large else mixed(tiles_of(layout, rows))
     cells = (products.x, products.weights, products.y, bench.xp.asarray(tiles.ravel()))
-    return kernel.call((n // _COLS, len(tiles)), *cells), f"our kernel in Triton {kernel.version}"
+    return kernel.call((n // cols, len(tiles)), *cells), f"our kernel in Triton {kernel.version}"
 
 
 @topic.case(

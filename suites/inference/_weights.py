@@ -22,7 +22,7 @@ from .._matrix.gemv import (
     tensor_source,
     warp_call,
 )
-from .._matrix.vendor import WORKSPACE_BYTES, alike, vendor
+from .._matrix.vendor import WORKSPACE_BYTES, alike
 from .._models import Layer, Model
 from ._eight import EIGHT_KINDS, ROUNDOFF, EightWeights
 
@@ -119,7 +119,8 @@ class ModelWeights:
 
         `x` and `y` are flat device arrays of halves. The vendor's library has no gated product."""
         if self.is_by_vendor(tokens):
-            return vendor(self.bench, described(weights, weights.words, x, y, tokens), self.workspace()).call
+            (call,) = alike(self.bench, [described(weights, weights.words, x, y, tokens)], self.workspace())
+            return call
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self.workspace())
