@@ -401,7 +401,7 @@ def test_scales_of_a_few_elements_are_skipped_before_blackwell(arch, name):
 
 
 def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
-    """Loads end within a tile, an expert has no token, and the tile of the least popular one lies between the others."""
+    """Loads end within a tile, an expert has no token, and that of the fewest lies between the popular ones."""
     layout, rng = loads_of(9, 0, 5, 3), np.random.default_rng(1)
     tiles, (n, k) = EXPERTS.mixed(EXPERTS.tiles_of(layout, 4)), (8, 12)
     assert tiles.tolist() == [[0, 0, 9], [0, 4, 9], [0, 8, 9], [3, 14, 17], [2, 9, 14], [2, 13, 14]]
@@ -415,4 +415,4 @@ def test_our_grouped_kernel_writes_each_experts_rows_and_no_others(monkeypatch):
         EXPERTS.multiply_tiles(*cells, n, k, 4, 4, 4)
     for expert, start, load in layout.parts:
         rows = slice(start, start + load)
-        np.testing.assert_allclose(out[rows], x[rows] @ weights[expert].T, rtol=1e-5)
+        np.testing.assert_allclose(out[rows], x[rows] @ weights[expert].T, rtol=1e-5, atol=1e-6)
