@@ -62,7 +62,11 @@ struct Eight {
     float *scales, one;
 };
 
-#define HAS_EIGHT (!GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__)))
+#if !GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__))
+#define HAS_EIGHT 1
+#else
+#define HAS_EIGHT 0
+#endif
 // Writes COUNT elements, the ones from element COUNT·at on, of which 128/COUNT lanes of a warp have the same scale.
 template <int COUNT>
 static __device__ __forceinline__ void write_eight(const float (&v)[COUNT], const Eight& to, u32 at, u32 rows, u32 groups) {
