@@ -121,7 +121,9 @@ def flash(
     queries, keys, values, out, tokens, heads, group,
     DIM: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Write the causal attention of a prompt of `tokens` tokens to `out`; any number of programs share the tiles."""
+    """Write the causal attention of a prompt of `tokens` tokens to `out`; any number of programs share the tiles.
+
+    COLS is a multiple of 2·ROWS, so that only the last keys of a tile are masked."""
     layout: gl.constexpr = mbarrier.MBarrierLayout()
     q = gl.allocate_shared_memory(gl.float16, [2, ROWS, DIM], queries.layout)
     k = gl.allocate_shared_memory(gl.float16, [STAGES, COLS, DIM], keys.layout)
