@@ -17,7 +17,9 @@ from .formats import FORMATS, Format, MatrixProduct, Precision, Scales, Shape
 
 NEEDS_NVMATH = f"needs cuBLASLt through nvmath-python: {gb.installation.for_gpu()}"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
-_PROPOSALS, _TIMED = 8, 4  # algorithms of which the fastest is chosen, and products that each computes
+# Algorithms of which the fastest is chosen, products that each computes, and the share of the first one's time below
+# which another is chosen.
+_PROPOSALS, _TIMED, _CLEARLY = 8, 4, 0.97
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2", "int8")
 _TRIED = (96, 64, 160)  # rows, columns and inner elements of the product that hipBLASLt must compute rightly
@@ -58,15 +60,17 @@ def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None, units
 def alike(bench: gb.Bench, products: Sequence[MatrixProduct], workspace: Any) -> list[Call]:
     """Return the calls of products of one shape by the fastest of cuBLASLt's proposals, or of the best library here.
 
-    Each proposal computes the first products in turn, so that none finds its weights in a cache."""
+    Each proposal computes the first products in turn, so that none finds its weights in a cache. The library's first
+    choice stays unless another is clearly faster."""
     if bench.traits.vendor != "nvidia" or _binding() is None:
         return [vendor(bench, product, workspace).call for product in products]
     proposed = [
         [proposal.call for proposal in heuristics(bench, product, _PROPOSALS, workspace)] for product in products
     ]
     rounds = [in_turn(*calls) for calls in zip(*proposed[:_TIMED], strict=True)]
-    seconds = [bench.device.time(calls, 2, "hot", gated=False, lead=calls).device[0] for calls in rounds]
-    return [calls[int(np.argmin(seconds))] for calls in proposed]
+    seconds = [bench.device.time(calls, 4, "hot", gated=False, lead=calls).device[0] for calls in rounds]
+    best = int(np.argmin(seconds)) if min(seconds) < _CLEARLY * seconds[0] else 0
+    return [calls[best] for calls in proposed]
 
 
 @functools.cache
