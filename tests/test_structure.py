@@ -450,8 +450,8 @@ def test_a_case_family_of_a_large_suite_costs_at_most_150_lines_of_code():
     large = {suite for suite, count in FAMILIES.items() if count >= 10}
     assert {suite: code[suite] for suite in large if code[suite] > 150 * families[suite]} == {}
     blackwell = 160  # tcgen05, and scales of a few elements: new
-    hopper = 150  # attention of a prompt in Gluon: new
-    assert code.total() <= 109 * families.total() + blackwell + hopper  # with the modules that suites share
+    attention = 160  # of a prompt, in Gluon: 666 TFLOP/s on an H200, where the kernel in Triton has 469
+    assert code.total() <= 109 * families.total() + blackwell + attention  # with the modules that suites share
 
 
 def test_no_file_is_longer_than_600_lines():
