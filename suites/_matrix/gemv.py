@@ -376,10 +376,7 @@ def _group_call(
     image = memory[size:needed]
     parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
     tokens_now = np.uint32(tokens)
-    arranged = partial(
-        arrange.early if launch.is_early else arrange, (parts,), (_THREADS,),
-        (vectors.x, image, np.uint32(groups), tokens_now),
-    )  # fmt: skip
+    arranged = partial(arrange.early, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
     numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
     args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
     return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
