@@ -305,8 +305,13 @@ def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False)
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
     if width == _MOST_TOKENS:
         warpgroups = 4 if rows >= _MANY_ROWS else 3
-        stages = ((2, 2) if is_gated else (2, 3)) if kind.bits == 4 else (1, 3) if is_gated else (2, 2)
+        if kind.bits == 8:
+            stages = (1, 3) if is_gated else (2, 2)
+        else:
+            stages = (2, 2) if is_gated and warpgroups == 4 else (3, 2)
         return GroupPlan(width, warpgroups, *stages, 1, is_gated)
+    if kind.bits == 4 and width == 16 and rows >= _MANY_ROWS:
+        return GroupPlan(width, 2, 4, 2, 2, is_gated)
     return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
 
 
@@ -376,7 +381,9 @@ def _group_call(
     image = memory[size:needed]
     parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
     tokens_now = np.uint32(tokens)
-    arranged = partial(arrange.early, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
+    # Waiting blocks of an early launch hold up those of 64 tokens.
+    begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
+    arranged = partial(begin, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
     numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
     args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
     return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
