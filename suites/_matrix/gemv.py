@@ -381,7 +381,7 @@ def _group_call(
     image = memory[size:needed]
     parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
     tokens_now = np.uint32(tokens)
-    # Waiting blocks of an early launch hold up those of 64 tokens.
+    # With 64 tokens the waiting blocks of an early launch delay the product before it.
     begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
     arranged = partial(begin, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
     numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
