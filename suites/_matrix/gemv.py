@@ -301,12 +301,17 @@ class GroupPlan:
 
 
 def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False) -> GroupPlan:
-    """Return the plan of skinny_wgmma.cu for `rows` rows of weights, chosen by the rates of its previous version."""
+    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of weights."""
     width = next(width for width in (8, 16, 32, 64) if width >= tokens)
     if width == _MOST_TOKENS:
         warpgroups = 4 if rows >= _MANY_ROWS else 3
-        stages = (1, 3) if is_gated and kind.bits == 8 else (2, 2)
+        if kind.bits == 8:
+            stages = (1, 3) if is_gated else (2, 2)
+        else:
+            stages = (2, 2) if is_gated and warpgroups == 4 else (3, 2)
         return GroupPlan(width, warpgroups, *stages, 1, is_gated)
+    if kind.bits == 4 and width == 16 and rows >= _MANY_ROWS:
+        return GroupPlan(width, 2, 4, 2, 2, is_gated)
     return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
 
 
@@ -367,17 +372,18 @@ def _group_call(
         bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
     )
     panels = -(-rows // plan.rows)
-    blocks = min(bench.device.device.units * plan.resident, panels * groups)
+    most = bench.device.device.units * plan.resident
+    # Blocks with whole panels add no sums of others, which costs more than an idle sixth of the device.
+    blocks = panels if 5 * most <= 6 * panels <= 6 * most else min(most, panels * groups)
     size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
     needed = size + 2 * plan.tokens * weights.cols  # and X
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
     image = memory[size:needed]
     parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
     tokens_now = np.uint32(tokens)
-    arranged = partial(
-        arrange.early if launch.is_early else arrange, (parts,), (_THREADS,),
-        (vectors.x, image, np.uint32(groups), tokens_now),
-    )  # fmt: skip
+    # With 64 tokens the waiting blocks of an early launch delay the product before it.
+    begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
+    arranged = partial(begin, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
     numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
     args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
     return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
