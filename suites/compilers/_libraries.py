@@ -1,9 +1,8 @@
 """Build operators by array libraries from their plain expressions, and by CuPy's own fusion."""
 
-import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from ._operators import EPSILON, Problem
 from ._providers import Built, Expression, Outputs, Varied, imported
 
 _INSTALL_JAX = gb.installation.with_extra("jax")
-_MOST_WORKERS = 16  # of torch's compiler
 
 
 def build_numpy(_bench: gb.Bench, problem: Problem) -> Built:
@@ -86,7 +84,7 @@ def build_torch(bench: gb.Bench, problem: Problem) -> Built:
     return _by_torch(bench, problem, torch, function, f"results of every function in {problem.dtype}")
 
 
-def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, object] | None = None) -> Built:
+def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, bool] | None = None) -> Built:
     """Return the functions of `build_torch` as torch.compile fuses them at the first call, for this shape alone.
 
     `options` are settings of Inductor, such as `max_autotune`."""
@@ -96,20 +94,10 @@ def build_inductor(bench: gb.Bench, problem: Problem, options: Mapping[str, obje
     return _by_torch(bench, problem, torch, function, _INDUCTOR)
 
 
-@contextlib.contextmanager
-def inductor_workers(bench: gb.Bench) -> Iterator[dict[str, int]]:
-    """Start what torch's compiler starts once a process, and its workers; yield the setting that lets them compile.
-
-    Without them Inductor compiles the candidates of a product one after another. They end with the context."""
-    torch, workers = with_compiler(bench), {"compile_threads": min(_MOST_WORKERS, len(os.sched_getaffinity(0)))}
-    compiling = importlib.import_module("torch._inductor.async_compile")
-    try:
-        with importlib.import_module("torch._inductor.config").patch(workers):  # type: ignore[attr-defined]
-            compiling.AsyncCompile.wait_pool_ready()
-            torch.compile(torch.sin)(torch.ones(64, device="cuda" if bench.traits.is_gpu else "cpu"))
-        yield workers
-    finally:
-        compiling.shutdown_compile_workers()
+def start_inductor(bench: gb.Bench) -> None:
+    """Compile a small function, so that what torch's compiler starts once a process is over."""
+    torch = with_compiler(bench)
+    torch.compile(torch.sin)(torch.ones(64, device="cuda" if bench.traits.is_gpu else "cpu"))
 
 
 def varied_inductor(bench: gb.Bench, problems: Sequence[Problem]) -> Varied:

@@ -5,7 +5,6 @@ steps from each kernel's best settings (coordinate descent). On the host it is T
 (Shao et al., NeurIPS 2022) with growing numbers of trials."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 
 from gpubench.api import suite as gb
@@ -48,11 +47,12 @@ def tuning(bench: gb.Bench, op: str, by: str) -> gb.Task:
         ProductProblem(bench, 4096, 14336, 4096, dtype) if op == "gemm_gelu" else Problem(bench, op, rows, cols, dtype)
     )
     problem.expected()  # draws the inputs, which is no part of tuning
-    workers = _libraries.inductor_workers(bench) if by in _INDUCTOR else nullcontext({})
-    with workers as setting, Caches() as caches, with_environment(caches.environment):
+    if by in _INDUCTOR:
+        _libraries.start_inductor(bench)
+    with Caches() as caches, with_environment(caches.environment):
         begun = time.perf_counter()
         if by in _INDUCTOR:
-            built = _libraries.build_inductor(bench, problem, {**_INDUCTOR[by], **setting})
+            built = _libraries.build_inductor(bench, problem, _INDUCTOR[by])
         else:
             built = _by_tvm.build(bench, problem, _TRIALS[by])
         built.call()
