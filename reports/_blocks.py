@@ -256,12 +256,12 @@ class Room:
         return ""
 
 
-def room_for(spreads: Sequence[gb.Spread], lines: int = LINES, detailed: int = DETAILED) -> Room:
-    """Return the choice of cases: at most `lines` have a line in a table, and at most `detailed` of these have details.
+def room_for(spreads: Sequence[gb.Spread]) -> Room:
+    """Return the choice of cases: at most 2000 have a line in a table, and at most 400 of these have details.
 
     Failed and invalid cases come first; the others are an even selection."""
-    listed = _choose(spreads, lines)
-    return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, detailed))))
+    listed = _choose(spreads, LINES)
+    return Room(len(spreads), frozenset(map(_key, listed)), frozenset(map(_key, _choose(listed, DETAILED))))
 
 
 def _choose(spreads: Sequence[gb.Spread], most: int) -> list[gb.Spread]:
@@ -362,7 +362,7 @@ def _count_text(listed_count: int, total: int) -> str:
     """Return the title of a table: `40 cases`, or `40 of 200 cases` if `listed_count` is smaller than `total`."""
     if listed_count < total:
         return f"{listed_count} of {total} cases"
-    return "1 case" if total == 1 else f"{total} cases"
+    return gb.units.count(total)
 
 
 def _ended_text(spreads: Sequence[gb.Spread]) -> str:

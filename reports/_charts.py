@@ -148,14 +148,13 @@ def peak_of_all(points: Sequence[gb.Point]) -> tuple[str, float] | None:
     """Return the name and the SI value of the data sheet's peak that all points share; None if they do not share one.
 
     Peaks that differ by at most 0.1 % count as equal."""
-    peaks = [data_sheet_peak(point) for point in points]
-    limits = {point.figure.limit for point in points}
-    known_peaks = [peak for peak in peaks if peak is not None]
-    if len(limits) != 1 or not known_peaks or len(known_peaks) < len(peaks):
-        return None
-    if max(known_peaks) > _SAME_PEAK * min(known_peaks):
-        return None
-    return f"peak (data sheet), {points[0].figure.limit}", max(known_peaks)
+    limit, peaks = points[0].figure.limit, []
+    for point in points:
+        peak = data_sheet_peak(point)
+        if peak is None or point.figure.limit != limit:
+            return None
+        peaks.append(peak)
+    return (f"peak (data sheet), {limit}", max(peaks)) if max(peaks) <= _SAME_PEAK * min(peaks) else None
 
 
 def quantity_name(points: Sequence[gb.Point]) -> str:
@@ -255,7 +254,7 @@ def peak_line(peak: tuple[str, float] | None, lines: Sequence[gb.Curve], across:
     if peak is None:
         return Markup("")
     y, width = up.place(peak[1]), svg.LETTER * len(peak[0])
-    drawn = [(across.place(x), up.place(point.value)) for line in lines for x, point in line.points]
+    drawn = [place for line in lines for place in _places(line, across, up)]
     spots = [(anchor, y + shift) for anchor in ("end", "start") for shift in (13.0, -5.0) if y + shift > TOP - 8]
     anchor, at = min(spots, key=lambda spot: _points_near(drawn, across, width, *spot))
     x = across.end if anchor == "end" else across.start + 4
@@ -267,11 +266,16 @@ def _points_near(drawn: Sequence[tuple[float, float]], across: Axis, width: floa
     return sum(left - 20 <= x <= left + width + 20 and y - 16 <= at <= y + 8 for x, at in drawn)
 
 
+def _places(line: gb.Curve, across: Axis, up: Axis) -> list[tuple[float, float]]:
+    values = [point.value for _, point in line.points]
+    return list(zip(across.places([x for x, _ in line.points]), up.places(values), strict=True))
+
+
 def line_of(line: gb.Curve, colour: str, across: Axis, up: Axis, *, has_tooltips: bool = True) -> Markup:
     """Draw the points of a curve, a line through three or more, and each 95 % interval above 7 drawing units.
 
     `colour` is a class of the style sheet. With `has_tooltips`, the text of a point is shown under the pointer."""
-    places = [(across.place(x), up.place(point.value)) for x, point in line.points]
+    places = _places(line, across, up)
     parts = [svg.polyline(places, f"line {colour}")] if len(places) >= FEWEST_POINTS else []
     if not has_tooltips and len(places) > svg.WIDTH:
         return svg.join(parts)  # dots as close as the pixels are a line
@@ -295,8 +299,8 @@ def point_text(point: gb.Point) -> str:
 
 def _range_text(points: Sequence[gb.Point]) -> str:
     """Return the lowest and the highest median as text: `3901 GB/s to 4213 GB/s`."""
-    low = min(points, key=lambda point: point.value).figure.text
-    high = max(points, key=lambda point: point.value).figure.text
+    values = [point.value for point in points]
+    low, high = (points[values.index(end)].figure.text for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
@@ -353,7 +357,7 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
     end = svg.WIDTH - 10 - max(svg.width_of(_like_text(point.figure, like)) for point in drawn)
     ends = [*(point.figure.interval.high for point in drawn), *filter(None, peaks)]
     across = axis(ends, drawn[0].figure.unit, rows.left, end, log=log, room=1.25, count=4, like=like)
-    parts = _bar_frame(across, bottom)
+    parts = [svg.grid_across(across, bottom), svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
     for row, (point, peak) in enumerate(zip(drawn, peaks, strict=True)):
         top = 6 + rows.height * row
         text = _like_text(point.figure, like) if across.unit else point.figure.text
@@ -362,7 +366,9 @@ def bar_chart(points: Sequence[gb.Point], view: gb.View) -> Chart:
         parts += [svg.line(x, y - 7, x, y + 7, "target")] if peak else []
     legend = legend_of(groups) if len(groups) < len(drawn) else ()
     description = f"{view.title}: " + "; ".join(f"{label(point)} {point.figure.text}" for point in drawn)
-    note = ", ".join(part for part in (*_left_out(len(drawn), len(points)), common_text(drawn, view)) if part)
+    half = _MOST_BARS // 2
+    left_out = f"the {half} lowest and the {half} highest of {len(points)}" if len(drawn) < len(points) else ""
+    note = ", ".join(filter(None, (left_out, common_text(drawn, view))))
     notes = [note, "mark: peak (data sheet)" if any(peaks) else ""]
     notes += ["µs per call: too short for the full rate" if any(map(_call_text, drawn)) else ""]
     note = "; ".join(filter(None, notes))
@@ -383,18 +389,6 @@ def _call_text(point: gb.Point) -> str:
     if point.figure.unit == "s" or seconds is None or seconds.centre >= _SHORT:
         return ""
     return f" · {gb.units.quantity(seconds.centre, 's', 2)} per call"
-
-
-def _left_out(drawn: int, total: int) -> list[str]:
-    """Return the sentence about the bars that are not drawn, in a list; an empty list if `drawn` equals `total`."""
-    return [f"the {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {total}"] if drawn < total else []
-
-
-def _bar_frame(across: Axis, bottom: float) -> list[Markup]:
-    """Draw the grid lines, the tick labels and the unit of the axis below the bars; `bottom` is its y."""
-    parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
-    parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
-    return [*parts, svg.text(svg.WIDTH - 2, bottom + 15, across.unit, "end", "name")]
 
 
 def _bar(point: gb.Point, label: str, text: str, top: float, across: Axis, colour: str, rows: _Rows) -> Markup:

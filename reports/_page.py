@@ -49,11 +49,11 @@ def environment_text(run: gb.Run) -> str:
     facts = run.manifest.facts
     versions = dict(facts.versions)
     names = [dict(facts.host).get("system", ""), f"Python {versions['python']}" if "python" in versions else ""]
-    counts = [_count(len(facts.devices), "device"), _count(len(versions) + 1, "version")]
+    counts = [count_text(len(facts.devices), "device"), count_text(len(versions) + 1, "version")]
     return ", ".join(part for part in (*names, *counts) if part)
 
 
-def _count(number: int, word: str) -> str:
+def count_text(number: int, word: str) -> str:
     """Return a number with its noun in the singular or plural: `2 devices`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
@@ -109,7 +109,7 @@ def results(summary: gb.Summary, enclosure: gb.Enclosure) -> Results:
         name, content = "run.jsonl.gz", enclosure.content
         sentence = "The anonymised run file of this page, for gpubench show, report, compare and gate."
     else:
-        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), mtime=0)
+        name, content = "figures.csv.gz", gzip.compress(_figures(summary).encode(), 6, mtime=0)
         sentence = "The headline figure of every case, in SI units."
     sentence = " ".join(part for part in (sentence, enclosure.left_out) if part)
     return Results(
@@ -223,9 +223,9 @@ def _suite(summary: gb.Summary, name: str, table: dict[str, Any]) -> dict[str, A
 
 
 def _is_of_host(summary: gb.Summary, suite: str, view: gb.View) -> bool:
-    timed = [result for result in summary.results_of(suite) if result.case.name in view.cases and result.devices]
-    used = {device for result in timed for device in map(summary.device, result.devices)}
-    return bool(used) and all(device is not None and device.backend == "host" for device in used)
+    timed = {result.devices for result in summary.results_of(suite) if result.case.name in view.cases}
+    used = {device for devices in timed for device in devices}
+    return bool(used) and all(summary.device(device).backend == "host" for device in used)
 
 
 def _fold(charts: Sequence[Chart], open_count: int) -> Fold:

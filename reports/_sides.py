@@ -280,7 +280,7 @@ def _sides(comparison: gb.Comparison, heads: Sequence[gb.Overview]) -> Iterator[
             devices = head.devices or ("No device",)
             yield Side(*name, devices, head.conditions, trust_text(head), not head.doubts, head.notes)
         else:
-            count = f"{column.results} result{'' if column.results == 1 else 's'}"
+            count = gb.units.count(column.results, "result")
             yield Side(*name, column.devices, tuple(filter(None, (column.started, count))))
 
 

@@ -43,15 +43,8 @@ def _chart(curves: Sequence[gb.Staircase], view: gb.View) -> Chart:
         if _is_one_device(curves) and any(step.known_sizes for step in curves[0].steps)
         else ""
     )
-    note = ", ".join(
-        part
-        for part in (
-            common_text(points, view),
-            "bands: the levels, and the 95 % confidence interval of the end of each",
-            reported_sizes,
-        )
-        if part
-    )
+    bands = "bands: the levels, and the 95 % confidence interval of the end of each"
+    note = ", ".join(filter(None, (common_text(points, view), bands, reported_sizes)))
     legend = legend_of([staircase.line.label for staircase in curves])
     return Chart(
         view.title,

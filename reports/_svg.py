@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from gpubench.api import report as gb
 
 _MOST_IN_ONE_UNIT = 1e4  # the highest tick of a logarithmic axis whose ticks share one unit
+_LEAST_APART = 15.0  # between two ticks with a digit each: 7 for a digit and 8 for the gap
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -31,12 +32,17 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return where a value in SI units is drawn; a value beyond `low` or `high` is drawn at that end."""
-        inside = min(max(value, self.low), self.high)
+        return self.places((value,))[0]
+
+    def places(self, values: Iterable[float]) -> list[float]:
+        """Return where values are drawn, as `place` does."""
+        low, high, start, length = self.low, self.high, self.start, self.end - self.start
+        inside = [low if value < low else high if value > high else value for value in values]
         if self.log:
-            share = math.log(inside / self.low) / math.log(self.high / self.low)
-        else:
-            share = (inside - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+            span = math.log(high / low)
+            return [start + math.log(value / low) / span * length for value in inside]
+        span = high - low
+        return [start + (value - low) / span * length for value in inside]
 
 
 def axis(
@@ -69,7 +75,9 @@ def axis(
 def at_values(plain: Axis, values: Iterable[float]) -> Axis:
     """Return the axis with a tick at each of `values`, or `plain` unchanged if their labels would overlap."""
     places = sorted(set(values))
-    apart = min((plain.place(b) - plain.place(a) for a, b in itertools.pairwise(places)), default=0.0)
+    if (len(places) - 1) * _LEAST_APART > abs(plain.end - plain.start):
+        return plain
+    apart = min((b - a for a, b in itertools.pairwise(plain.places(places))), default=0.0)
     labels = [f"{place:.0f}" if float(place).is_integer() else f"{place:.6g}" for place in places]
     if not labels or (len(places) > 1 and apart < 7.0 * max(map(len, labels)) + 8):
         return plain
@@ -199,7 +207,8 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 def polyline(places: Sequence[tuple[float, float]], class_: str) -> Markup:
     """Return a line through places."""
-    return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in places), class_=class_)
+    points = "".join([f"{x:.1f},{y:.1f} " for x, y in places]).replace(".0,", ",").replace(".0 ", " ")
+    return element("polyline", points=points.rstrip(), class_=class_)
 
 
 def dot(x: float, y: float, radius: float, class_: str, tooltip: str = "") -> Markup:
@@ -273,9 +282,7 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     """Draw the axes of a plot: grid lines, ticks with labels, and the name of each axis with its unit.
 
     A name may be empty. The y axis `up` starts at the bottom."""
-    parts = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
-    parts += [text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
-    parts += [line(across.start, up.start, across.end, up.start, "axis")]
+    parts = [grid_up(across, up), line(across.start, up.start, across.end, up.start, "axis")]
     for value, label in across.ticks:
         x = across.place(value)
         inside = min(x, across.end + 26 - 4.0 * len(label))  # the last label is not cut off
@@ -283,6 +290,18 @@ def frame(across: Axis, up: Axis, across_name: str, up_name: str) -> Markup:
     parts += [text(across.end, up.start + 34, _axis_title(across_name, across.unit), "end", "name")]
     parts += [text(2.0, 12.0, _axis_title(up_name, up.unit), "start", "name")]
     return join(parts)
+
+
+def grid_up(across: Axis, up: Axis) -> Markup:
+    """Draw the grid lines and the tick labels of a y axis."""
+    lines = [line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
+    return join([*lines, *(text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks)])
+
+
+def grid_across(across: Axis, bottom: float) -> Markup:
+    """Draw the grid lines of an axis up to the top of the picture, and its tick labels below `bottom`."""
+    lines = [line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
+    return join([*lines, *(text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks)])
 
 
 def left_of(up: Axis) -> float:

@@ -102,7 +102,8 @@ def tile(value: gb.KeyValue, anchors: Anchors) -> dict[str, Any]:
 def _ticks(value: gb.KeyValue) -> str:
     """Return the path of a picture, 100 wide: a tick for each place on which a sample lies, the median at 50."""
     middle = value.figure.interval.centre
-    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if middle)
+    has_middle = middle and math.isfinite(middle)  # a process without samples has no median
+    reaches = ((sample / middle - 1) / _SCALE for sample in value.samples if has_middle)
     places = {round(50 + 49 * min(max(reach, -1), 1)) for reach in reaches} if len(value.samples) > 1 else ()
     return "".join(f"M{svg.number(place)} 0v6" for place in sorted(places))
 
@@ -156,10 +157,7 @@ class Notice:
 
 def device_text(device: gb.Device) -> str:
     """Return a device as text: `host · ExampleCPU · x86-64 · 64 cores · 128 GiB`; unknown parts are left out."""
-    memory = gb.units.round_size(device.memory_bytes) if device.memory_bytes else ""
-    kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
-    count = f"{device.units} {kind}" if device.units else ""
-    return " · ".join(part for part in (device.id, device.name, device.arch, count, memory) if part)
+    return " · ".join(part for part in (device.id, device.name, device.arch, *device.sizes) if part)
 
 
 def legend_text(summary: gb.Summary) -> str:
@@ -251,11 +249,7 @@ _STATUS_LEVELS: tuple[tuple[str, Level], ...] = (
 def counts_by_level(all_notices: Sequence[Notice]) -> str:
     """Return the number of notices of each level that occurs: `1 error, 2 warnings, 3 notes`; empty without notices."""
     counts = Tally(notice.level for notice in all_notices)
-    return ", ".join(
-        f"{counts[level]} {level}" if counts[level] == 1 else f"{counts[level]} {level}s"
-        for level in _LEVELS
-        if counts[level]
-    )
+    return ", ".join(gb.units.count(counts[level], level) for level in _LEVELS if counts[level])
 
 
 def _by_reason(run: gb.Run, name: Namer, status: str, level: Level) -> Iterator[Notice]:
@@ -265,7 +259,7 @@ def _by_reason(run: gb.Run, name: Namer, status: str, level: Level) -> Iterator[
         if result.status == status:
             grouped.setdefault((result.cause, result.reason), []).append(name(result))
     for (cause, reason), cases in grouped.items():
-        yield _notice(level, f"{_cases(len(cases))} {status}: {reason or cause or 'no reason given'}", cases)
+        yield _notice(level, f"{gb.units.count(len(cases))} {status}: {reason or cause or 'no reason given'}", cases)
 
 
 def _above_peak(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
@@ -276,7 +270,7 @@ def _above_peak(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
         verb = "is" if len(cases) == 1 else "are"
         yield _notice(
             "warning",
-            f"{_cases(len(cases))} {verb} {above[0].impossible[0].label}, {above[0].impossible[0].reason}",
+            f"{gb.units.count(len(cases))} {verb} {above[0].impossible[0].label}, {above[0].impossible[0].reason}",
             cases,
         )
 
@@ -295,7 +289,7 @@ def _noisy(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
     if cases:
         yield _notice(
             "warning",
-            f"{_cases(len(cases))} with more than {gb.units.percent(NOISY, 0)} of noise within a process",
+            f"{gb.units.count(len(cases))} with more than {gb.units.percent(NOISY, 0)} of noise within a process",
             cases,
         )
 
@@ -314,10 +308,8 @@ def _wide(name: Namer, rows: Sequence[gb.ResultRow]) -> Iterator[Notice]:
         several = (
             "of the processes" if any(row.figure and row.figure.processes > 1 for row in wide) else "within a process"
         )
-        sentence = (
-            f"{_cases(len(cases))} with a 95 % confidence interval {several} wider than ± {gb.units.percent(NOISY, 0)}"
-        )
-        yield _notice("warning", sentence, cases)
+        wider = f"interval {several} wider than ± {gb.units.percent(NOISY, 0)}"
+        yield _notice("warning", f"{gb.units.count(len(cases))} with a 95 % confidence {wider}", cases)
 
 
 def _discarded(run: gb.Run, name: Namer) -> Iterator[Notice]:
@@ -329,11 +321,7 @@ def _discarded(run: gb.Run, name: Namer) -> Iterator[Notice]:
             cases.append(name(result))
     if cases:
         reasons = ", ".join(f"{count} {reason}" for reason, count in tally.items())
-        yield _notice("note", f"Samples were discarded in {_cases(len(cases))}: {reasons}", cases)
-
-
-def _cases(count: int) -> str:
-    return "1 case" if count == 1 else f"{count} cases"
+        yield _notice("note", f"Samples were discarded in {gb.units.count(len(cases))}: {reasons}", cases)
 
 
 def _notice(level: Level, text: str, cases: Sequence[str]) -> Notice:

@@ -411,7 +411,8 @@ def _line(sheet: _Sheet, track: gb.Track, slowdowns: Sequence[Band], behind: Mar
     drawn = track.thinned(sheet.drawn)
     moments = (drawn.at - sheet.begin).tolist()
     places = [(across.place(x), up.place(y)) for x, y in zip(moments, drawn.values.tolist(), strict=True)]
-    parts = [behind, *_value_axis(across, up), time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
+    unit_text = svg.text(2.0, 11.0, up.unit, "start", "name")
+    parts = [behind, svg.grid_up(across, up), unit_text, time_axis(across, _BOTTOM), svg.polyline(places, "line c0")]
     mean = gb.units.quantity(float(track.values.mean()), unit)
     ends = f"mean {mean}, {gb.units.quantity(low, unit)} to {gb.units.quantity(high, unit)}"
     note = ", ".join(part for part in (ends, "rise of the counter per second" if rise else "") if part)
@@ -436,10 +437,3 @@ def _events(sheet: _Sheet, track: gb.Track, event_bands: Sequence[Band]) -> Char
     description = f"{counter.name} of {track.device} over time: {note}"
     chart = Chart(counter.name, note, svg.picture(description, bottom + 24, *parts))
     return sheet.add(chart, event_chart(track.device, event_bands, sheet.begin))
-
-
-def _value_axis(across: Axis, up: Axis) -> list[Markup]:
-    """Draw the grid lines and tick labels of the y axis `up`, and its unit."""
-    parts = [svg.line(across.start, up.place(value), across.end, up.place(value), "grid") for value, _ in up.ticks]
-    parts += [svg.text(across.start - 6, up.place(value) + 4, label, "end") for value, label in up.ticks]
-    return [*parts, svg.text(2.0, 11.0, up.unit, "start", "name")]

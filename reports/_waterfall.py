@@ -31,8 +31,7 @@ def waterfall(summary: gb.Summary) -> list[Chart]:
     most = max(left for _, ladder in ladders for _, left in ladder.levels)
     bottom = _ROW * len(ladders)
     across = axis([0.0, most * 100], "%", _NAMES, _WIDTH - 2 * _NAMES)
-    parts = [svg.line(across.place(value), 4.0, across.place(value), bottom, "grid") for value, _ in across.ticks]
-    parts += [svg.text(across.place(value), bottom + 15, label, "middle") for value, label in across.ticks]
+    parts = [svg.grid_across(across, bottom)]
     for row, (title, ladder) in enumerate(ladders):
         parts += _row(title, ladder, _ROW * row, across)
     lines = [

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +13,7 @@ from gpubench.api import report as gb
 from . import _svg as svg
 from ._charts import Chart
 from ._fleet_page import fleet_page
-from ._page import page
+from ._page import count_text, page
 from ._sides import side_by_side
 from ._svg import Axis, axis
 from ._web import read_files, web_page
@@ -47,12 +46,7 @@ def _newest_event(trend: gb.Trend) -> tuple[str, str]:
 
 
 def _time_of(trend: gb.Trend, index: int) -> str:
-    return _date(trend.moments[index].source.at, _MINUTE)
-
-
-def _date(at: float, form: str) -> str:
-    """Return a Unix time in seconds as text, in UTC; `form` is a format of `strftime`."""
-    return datetime.fromtimestamp(at, UTC).strftime(form)
+    return gb.units.utc(trend.moments[index].source.at, _MINUTE)
 
 
 def _chart(trend: gb.Trend) -> Chart:
@@ -93,9 +87,10 @@ def _runs_axis(trend: gb.Trend, right: float) -> Axis:
     moments = trend.moments
     last = len(moments) - 1
     stride = max(-(-last // _MOST_TICKS), 1)
-    one_day = _date(moments[0].source.at, _DAY) == _date(moments[-1].source.at, _DAY)
+    one_day = gb.units.utc(moments[0].source.at, _DAY) == gb.units.utc(moments[-1].source.at, _DAY)
     places = range(0, last + 1, stride)
-    ticks = tuple((float(place), _date(moments[place].source.at, "%H:%M" if one_day else _DAY)) for place in places)
+    form = "%H:%M" if one_day else _DAY
+    ticks = tuple((float(place), gb.units.utc(moments[place].source.at, form)) for place in places)
     return Axis(0.0, max(float(last), 1.0), _LEFT, right - 10, False, ticks, "")
 
 
@@ -114,8 +109,7 @@ def _level(start: int, end: int, first: float, last: float, across: Axis, up: Ax
 
 def _counts(trend: gb.Trend) -> str:
     """Return the numbers of steps and drifts as text: `1 step, 0 drifts`."""
-    numbers = ((len(trend.changes), "step"), (len(trend.drifts), "drift"))
-    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in numbers)
+    return f"{count_text(len(trend.changes), 'step')}, {count_text(len(trend.drifts), 'drift')}"
 
 
 def _dots(trend: gb.Trend, across: Axis, up: Axis) -> Iterator[Markup]:
@@ -137,11 +131,11 @@ def site_page(site: gb.Site) -> dict[str, Any]:
     spans = [(device.runs[-1].run.date, device.runs[0].run.date) for device in site.devices]
     leads = [oldest if oldest == newest else f"{oldest} to {newest}" for oldest, newest in spans]
     return {
-        "title": f"{_runs(count)} on {models}" if count else "No runs",
+        "title": f"{count_text(count, 'run')} on {models}" if count else "No runs",
         "devices": [
             (
                 device,
-                f"{_runs(len(device.runs))}, {lead}",
+                f"{count_text(len(device.runs), 'run')}, {lead}",
                 [(listed, dict(listed.run.figures)) for listed in device.runs],
             )
             for device, lead in zip(site.devices, leads, strict=True)
@@ -176,10 +170,6 @@ def _strip(intervals: Sequence[tuple[float, float, float]]) -> Markup:
     lines = [f"M{across.place(low):.0f} 10H{across.place(high):.0f}" for low, _, high in intervals]
     dots = [f"M{across.place(median):.0f} 10h0" for _, median, _ in intervals]
     return Markup('<svg viewBox="0 0 240 20"><path d="{}"/><path d="{}"/></svg>').format("".join(lines), "".join(dots))
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 @dataclass(frozen=True, slots=True)

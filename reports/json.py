@@ -43,8 +43,7 @@ def _member(value: Any) -> str:
     return _dumps(value)
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _document(summary: gb.Summary) -> dict[str, Any]:

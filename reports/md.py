@@ -1,6 +1,7 @@
 """Write a run as GitHub Markdown, short enough for a comment: the answer first, then the cases, the worst first."""
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -219,7 +220,7 @@ class MarkdownReport:
         suites.sort(key=lambda suite: min(map(_rank, suite.lines)))
         head = list(_head_lines(gb.overview(summary), summary.interval_name))
         notices = _texts.notices(summary, [line.spread.row for suite in suites for line in suite.lines])
-        end = [*_environment_lines(summary.run), f"\n{_texts.legend_text(summary)}"]
+        end = [*_environment_lines(summary.run), "", *_clauses(_texts.legend_text(summary))]
         derived = [line for table in gb.tables(summary) for line in _derived_lines("##", table)]
         whole = _document([*head, *_notice_lines(notices)], suites, None, [*derived, *end])
         if len(whole.encode()) <= MOST_BYTES:
@@ -297,7 +298,7 @@ def _head_lines(run_overview: gb.Overview, interval_name: str) -> Iterator[str]:
         yield ""
         yield from _key_figures(run_overview.values, interval_name, grouped=True)
         if note := _texts.key_note(run_overview):
-            yield f"\n{gb.escape(note)}"
+            yield from ("", *_clauses(gb.escape(note)))
     yield f"\n**{gb.escape(_texts.trust_text(run_overview))}**"
     if run_overview.notes:
         yield ""
@@ -348,6 +349,11 @@ def _notice_lines(shown_notices: Sequence[_texts.Notice]) -> Iterator[str]:
         )
 
 
+def _clauses(text: str) -> list[str]:
+    """Return the lines of a paragraph, one for each sentence or clause of an escaped text."""
+    return re.split(r"(?<=[.;]) ", text)
+
+
 def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
     info = suite.summary.suite_infos.get(suite.name)
     sentence = info.summary if info else ""
@@ -357,7 +363,7 @@ def _heading_lines(suite: _Suite, has_rows: bool = True) -> Iterator[str]:
     if suite.leading:
         yield "\n".join([*suite.leading, ""])
     if suite.constants and has_rows:
-        yield f"Constant, and left out of the names: {gb.escape(suite.constants)}.\n"
+        yield from (*_clauses(f"Constant, and left out of the names: {gb.escape(suite.constants)}."), "")
     yield from table(suite.heads, ()) if has_rows else ()
 
 
@@ -376,7 +382,7 @@ def _derived_lines(level: str, derived_table: gb.Table) -> Iterator[str]:
         tuple(map(gb.escape, derived_table.heads)), (tuple(map(gb.escape, row)) for row in derived_table.rows)
     )
     if derived_table.note:
-        yield f"\n{gb.escape(derived_table.note)}"
+        yield from ("", *_clauses(gb.escape(derived_table.note)))
 
 
 def _cells(line: gb.ListedCase, has_roof: bool, also: tuple[str, ...]) -> tuple[str, ...]:

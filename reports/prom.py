@@ -4,7 +4,6 @@ The text is valid OpenMetrics too: all metrics are gauges, and Prometheus ignore
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 from gpubench.api import report as gb
 
@@ -78,7 +77,7 @@ def _run_lines(summary: gb.Summary) -> Iterator[str]:
         [f" {int(summary.run.complete)}"],
     )
     try:
-        started = datetime.fromisoformat(summary.run.manifest.started).timestamp()
+        started = gb.units.unix_seconds(summary.run.manifest.started)
     except ValueError:
         return  # results that another tool measured have no start
     yield from _metric_lines(

@@ -74,9 +74,10 @@ def on_stream(bench: gb.Bench) -> Any:
 
 
 class BuiltKernel:
-    """A kernel in Triton, compiled for this GPU, that CuPy launches on the suite's stream.
+    """A kernel in Triton or Gluon, compiled for this GPU, that CuPy launches on the suite's stream.
 
-    `types` are the types of its arguments in order (`*fp16`, `i32`), and `constants` the values of the others."""
+    `types` are the types of its arguments in order (`*fp16`, `i32`), and `constants` the values of the others. In Gluon
+    a kernel is decorated and its threads have `registers` on average. `boxes` are the boxes of its tensor maps."""
 
     def __init__(
         self,
@@ -86,18 +87,26 @@ class BuiltKernel:
         constants: Mapping[str, int],
         warps: int,
         stages: int,
+        registers: int = 0,
     ) -> None:
         if bench.traits.vendor != "nvidia":
             raise gb.Skip(f"our Triton kernel has not been tried on {bench.traits.vendor} GPUs")
         triton, xp = imported(), bench.xp
-        sys.modules[kernel.__module__].__dict__["tl"] = triton.language
+        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers or None}
+        if not registers:
+            sys.modules[kernel.__module__].__dict__["tl"] = triton.language
+            described, kernel = triton.compiler.ASTSource, triton.jit(kernel)
+        else:
+            described = importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
         aligned = {(place,): [["tt.divisibility", 16]] for place, of in enumerate(types.values()) if of[0] == "*"}
         signature = {**types, **dict.fromkeys(constants, "constexpr")}
-        source = triton.compiler.ASTSource(triton.jit(kernel), signature, dict(constants), aligned)
+        source = described(kernel, signature, dict(constants), aligned)
         number = gb.Architecture.parse(bench.traits.arch).capability
         target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", number, 32)
-        compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
-        self._threads, self._shared_bytes, self.version = 32 * warps, compiled.metadata.shared, triton.__version__
+        compiled = triton.compile(source, target=target, options=options)
+        self._threads, self._shared_bytes = 32 * compiled.metadata.num_warps, compiled.metadata.shared
+        self.version = triton.__version__
+        self.boxes = [tuple(of["block_size"]) for of in compiled.metadata.tensordesc_meta]
         if self._shared_bytes > bench.traits.max_shared_bytes:
             raise gb.Skip(f"the kernel needs {self._shared_bytes} bytes of shared memory in a block")
         module = xp.cuda.function.Module()

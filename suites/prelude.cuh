@@ -382,6 +382,34 @@ static __device__ __forceinline__ void gb_tensor_load(
         "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
         : "memory");
 }
+// Blocks of a cluster: the number of this one; a barrier of all threads, after which each block's barriers are ready for the
+// others; an arrival at the barrier of a block; and a copy of a box into both blocks of a pair, to the same place, which
+// completes on the barrier of each. With `.release.cluster` each arrival would contain a fence of the whole device.
+static __device__ __forceinline__ u32 gb_cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ __forceinline__ void gb_cluster_barrier() {
+    asm volatile(
+        "fence.mbarrier_init.release.cluster;\n"
+        "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void gb_barrier_arrive_at(u64* barrier, u32 block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
+        "r"(block)
+        : "memory");
+}
+static __device__ __forceinline__ void gb_tensor_load_both(
+    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
+        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
+        : "memory");
+}
 static __device__ __forceinline__ void gb_bulk_store(void* global, const void* shared, u32 bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                  "r"(gb_shared_address(shared)), "r"(bytes)
@@ -409,6 +437,23 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+// Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue.
+static __device__ __forceinline__ void gb_products_await(u64* barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred over;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@!over bra AGAIN;\n}" ::"r"(
+            gb_shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+// Let a warpgroup have fewer or more registers per thread, as all of a block's warpgroups do at once.
+template <int COUNT>
+static __device__ __forceinline__ void gb_fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+static __device__ __forceinline__ void gb_more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 // Describes a matrix whose rows of 128 bytes follow each other in the 128-byte swizzle: 1024 bytes for 8 rows.
 static __device__ __forceinline__ u64 gb_described(const void* shared) {
     return (u64)((gb_shared_address(shared) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)64 << 32 | (u64)1 << 62;
@@ -419,7 +464,7 @@ static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4&
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 128 columns
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 256 columns
 // of a `turned` b, in which the columns lie side by side. With `shared`, a is in shared memory too.
 #define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
@@ -441,13 +486,30 @@ GB_PRODUCTS(gb_products, 4, "8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9",
 GB_PRODUCTS(gb_products, 8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", "0", GB_SUMS_4(0), GB_SUMS_4(4))
 GB_PRODUCTS(gb_products, 16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", "0", GB_SUMS_16(0))
 GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0", GB_SUMS_16(0), GB_SUMS_16(16))
-GB_PRODUCTS(gb_products_turned, 64, "128", GB_64, "%64, %65, %66, %67", "%68", "%69", "1", GB_SUMS_16(0),
-            GB_SUMS_16(16), GB_SUMS_16(32), GB_SUMS_16(48))
+#define GB_SUMS_64(i) GB_SUMS_16(i), GB_SUMS_16(i + 16), GB_SUMS_16(i + 32), GB_SUMS_16(i + 48)
+#define GB_128                                                                                                   \
+    GB_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "    \
+          "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, "    \
+          "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "     \
+          "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+GB_PRODUCTS(gb_products_turned, 128, "256", GB_128, "%128, %129, %130, %131", "%132", "%133", "1", GB_SUMS_64(0),
+            GB_SUMS_64(64))
 static __device__ __forceinline__ void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" GB_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
                  : GB_SUMS_16(0), GB_SUMS_16(16)
                  : "l"(a), "l"(b), "r"(adds));
+}
+static __device__ __forceinline__ void gb_products_turned(float (&d)[128], u64 a, u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" GB_128 "}, %128, %129, 1, 1, 1, 0, 1;"
+                 : GB_SUMS_64(0), GB_SUMS_64(64)
+                 : "l"(a), "l"(b));
+}
+// Returns 2 to the power of a float by one instruction, to 2 units in the last place; a denormal result is 0.
+static __device__ __forceinline__ float gb_exp2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 // Returns two floats as halves; the first is the low one.
 static __device__ __forceinline__ u32 gb_packed(float low, float high) {
@@ -455,9 +517,13 @@ static __device__ __forceinline__ u32 gb_packed(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
-// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15.
+// Waits for `threads` threads of the block, whole warps, that meet at the barrier with this number, 1 to 15; the second
+// function only arrives there.
 static __device__ __forceinline__ void gb_group_barrier(u32 number, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void gb_group_arrive(u32 number, u32 threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 #endif
 

@@ -4,16 +4,13 @@ import dataclasses
 from functools import partial
 
 import _make as make
-import pytest
 from _earlier import expect_found
-from _modules import suite_module
-from _poison import overwrite
+from _modules import bench_on, opened, suite_module
+from _poison import called
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
-from gpubench.base.errors import WrongAnswer
-from gpubench.model import Case, Facts
+from gpubench.model import Facts
 from gpubench.plugins.backend import Traits
 
 H200 = dataclasses.replace(make.H200, dtypes=("float32", "float16"))
@@ -30,10 +27,7 @@ sibling = partial(suite_module, "bandwidth")
 
 
 def bench_of(name, params, backend="host"):
-    room = plugins.load("backends", backend)
-    device = room.devices()[0]
-    case = Case("bandwidth", name, tuple(params.items()))
-    return Bench(room.open(device), case, Target(Facts((device,)), device), SUITE.package)
+    return bench_on(opened(backend), SUITE, name, **params)
 
 
 def build(name, backend="host", **params):
@@ -42,9 +36,7 @@ def build(name, backend="host", **params):
 
 def build_on(open_device, name, **params):
     """Return the task of a case on a device that is already open."""
-    device = open_device.device
-    case = Case("bandwidth", name, tuple(params.items()))
-    return SUITE.build(Bench(open_device, case, Target(Facts((device,)), device), SUITE.package))
+    return SUITE.build(bench_on(open_device, SUITE, name, **params))
 
 
 def assert_checked(task, device=None):
@@ -52,12 +44,7 @@ def assert_checked(task, device=None):
 
     `device` is the open device of the task, by default the host."""
     for _ in range(2):
-        overwrite(task)
-        with pytest.raises(WrongAnswer):
-            task.check()
-        for stage in task.stages.values():
-            stage.call()
-        task.check()
+        called(task)
     if any(stage.inputs for stage in task.stages.values()):
         expect_found(task, device or bench_of("read", {}).open_device)
     task.close()

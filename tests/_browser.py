@@ -13,9 +13,18 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 _QUIET = ("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--no-proxy-server")
+
+_FLAWS = (Path(__file__).parent / "page_flaws.js").read_text()
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not PROGRAM, reason="there is no Chromium here"),
+]
 
 
 class Browser:
@@ -87,6 +96,16 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, json.dumps(answer["exceptionDetails"])[:2000]
         return answer["result"].get("value")
+
+    def overflow(self):
+        """Return by how many pixels the page is wider than the window."""
+        return self.ask("document.documentElement.scrollWidth - innerWidth")
+
+    def expect_whole(self):
+        """Open every fold, and assert that no text is clipped or overprinted and that nothing leaves its box."""
+        self.ask("document.querySelectorAll('details[class]').forEach((fold) => (fold.open = true))")
+        assert json.loads(self.ask(_FLAWS)) == []
+        assert self.overflow() <= 0
 
     def photograph(self, file, top=0, height=0, width=0, scale=1.0):
         size = self.ask("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")

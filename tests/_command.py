@@ -14,6 +14,8 @@ import sys
 from typing import NamedTuple
 from unittest import mock
 
+from rich.console import Console
+
 from gpubench.__main__ import main
 from gpubench.measuring import inventory, nodes
 
@@ -79,6 +81,13 @@ def end_processes(*processes, limit_s=100):
 def node_variables(rank, size, port):
     names = (nodes.RANK, nodes.NODES, nodes.ADDRESS, nodes.SECRET)
     return dict(zip(names, (str(rank), str(size), f"127.0.0.1:{port}", "a secret of the test"), strict=True))
+
+
+def terminal_lines(parts, width=80):
+    """Return the lines of these parts in a terminal of that width."""
+    console = Console(file=io.StringIO(), width=width, height=40, highlight=False, emoji=False)
+    console.print(*parts, sep="\n")
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 @contextlib.contextmanager

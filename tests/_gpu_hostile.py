@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from _hostile import KINDS, MOST, buffers, mutated
-from _modules import suite_module
+from _modules import bench_on, opened, suite_module
 
 from gpubench import plugins
 
@@ -88,14 +88,7 @@ def batches(count, names):
 
 def work(jobs, pipe):
     """Run one batch after another in a process of its own, until all are done or one ends the process."""
-    from gpubench.authoring.axes import Target
-    from gpubench.authoring.bench import Bench
-    from gpubench.model import Case, Facts
-
-    backend = plugins.load("backends", "cupy")
-    opened = backend.open(backend.devices()[0])
-    suite = plugins.load("suites", "compression")
-    bench = Bench(opened, Case("compression", "x"), Target(Facts((opened.device,)), opened.device), suite.package)
+    bench = bench_on(opened("cupy"), plugins.load("suites", "compression"), "x")
     for name, way, index in jobs:
         rng = np.random.default_rng([11, index])
         chunks = [chunk for chunk in buffers(rng, 2 * BATCH) if chunk][:BATCH]

@@ -265,6 +265,14 @@ static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u
         for (u32 i = 0; i < 8; ++i)
             memcpy((u8*)shared + row * 128 + (i ^ row % 8) * 16, map->matrix + (y + row) * map->columns + x + 8 * i, 16);
 }
+#define __cluster_dims__(...)  // a block is alone in its cluster
+#define gb_tensor_load_both gb_tensor_load
+static inline u32 gb_cluster_rank() { return 0; }
+static inline void gb_cluster_barrier() { __syncthreads(); }
+static inline void gb_barrier_arrive_at(u64* barrier, u32) { gb_barrier_expect(barrier, 0); }
+template <int COUNT> static void gb_fewer_registers() {}
+template <int COUNT> static void gb_more_registers() {}
+#define gb_products_await gb_barrier_await
 static inline void gb_bulk_store(void* there, const void* from, u32 bytes) { memcpy(there, from, bytes); }
 template <int PENDING> static void gb_bulk_wait_read() {}
 static inline void gb_bulk_wait() {}
@@ -387,9 +395,10 @@ static inline void gb_async_fence() {}
 static inline void gb_begin_products() {}
 static inline void gb_end_products() {}
 template <int PENDING> static void gb_await_products() {}
-static inline void gb_group_barrier(u32 number, u32 threads) {
-    static thread_local grid::Meeting groups[16];
-    grid::meet(groups[number], threads);
+static thread_local grid::Meeting groups[16];
+static inline void gb_group_barrier(u32 number, u32 threads) { grid::meet(groups[number], threads); }
+static inline void gb_group_arrive(u32 number, u32 threads) {
+    if (++groups[number].arrived == threads) groups[number] = {0, groups[number].turn + 1};
 }
 static inline u64 gb_described(const void* shared) {
     return (u64)((u8*)shared - shared_begin) >> 4 | (u64)1 << 16 | (u64)64 << 32;
@@ -433,14 +442,20 @@ template <int SUMS, class RIGHT> static void of_registers(float (&d)[SUMS], cons
 template <int SUMS> static void gb_products(float (&d)[SUMS], const u32 (&a)[4], u64 b, u32 adds) {
     of_registers(d, a, adds, [=](u32 column, u32 k) { return by_rows(b, column, k); });
 }
-static inline void gb_products_turned(float (&d)[64], const u32 (&a)[4], u64 b, u32 adds) {
+static inline void gb_products_turned(float (&d)[128], const u32 (&a)[4], u64 b, u32 adds) {
     of_registers(d, a, adds, [=](u32 column, u32 k) { return by_columns(b, column, k); });
 }
-static inline void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+template <int SUMS, class RIGHT> static void of_shared(float (&d)[SUMS], u64 a, u32 adds, RIGHT right) {
     const u32 row = grid::running % 128 / 32 * 16 + grid::running % 32 / 4;
-    products(d, adds, [=](u32 high, u32 k) { return by_rows(a, row + 8 * high, k); },
-             [=](u32 column, u32 k) { return by_rows(b, column, k); });
+    products(d, adds, [=](u32 high, u32 k) { return by_rows(a, row + 8 * high, k); }, right);
 }
+static inline void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+    of_shared(d, a, adds, [=](u32 column, u32 k) { return by_rows(b, column, k); });
+}
+static inline void gb_products_turned(float (&d)[128], u64 a, u64 b) {
+    of_shared(d, a, 1, [=](u32 column, u32 k) { return by_columns(b, column, k); });
+}
+static inline float gb_exp2(float x) { return exp2f(x); }
 static inline u32 gb_packed(float low, float high) { return gb_to_half(low) | (u32)gb_to_half(high) << 16; }
 template <bool BRAIN> static void two_of(u32 word, float (&two)[2]) {
     if (BRAIN) two[0] = __uint_as_float(word << 16), two[1] = __uint_as_float(word & 0xffff0000u);

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 COMPILER = shutil.which("g++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _BUILT = HERE.parent / ".pytest_cache" / "gpubench-kernels"
 _OPTIONS = ("-std=c++17", "-w", "-O1", "-fPIC")

@@ -1,9 +1,12 @@
-"""Private modules of plugins, for tests of one part: `suite_module("compression", "_send")`."""
+"""Private modules of plugins, for tests of one part: `suite_module("compression", "_send")`; devices and benches."""
 
 import importlib
 from importlib.metadata import entry_points
 
 from gpubench import plugins
+from gpubench.authoring.axes import Target
+from gpubench.authoring.bench import Bench
+from gpubench.model import Case, Facts
 
 
 def suite_module(suite, name):
@@ -24,3 +27,15 @@ def room_module(room, name):
     """Return a module of a room, such as `nvml` of the collectors or `_models` beside the suites."""
     (entry,) = entry_points(group=f"gpubench.{room}", name="builtin")
     return importlib.import_module(f"{entry.value}.{name}")
+
+
+def opened(backend="host"):
+    """Return the first device of a backend, open."""
+    room = plugins.load("backends", backend)
+    return room.open(room.devices()[0])
+
+
+def bench_on(device, suite, name, /, seed=0, tier="quick", **params):
+    """Return a bench of a case of the suite on an open device."""
+    target = Target(Facts((device.device,)), device.device, tier)
+    return Bench(device, Case(suite.name, name, tuple(params.items())), target, suite.package, seed)

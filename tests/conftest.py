@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 
+import _browser
 import _command
 import hypothesis
 import pytest
+from _modules import opened
 
 from gpubench import plugins
 from gpubench.measuring import inventory
@@ -71,8 +73,13 @@ def call(tmp_path, monkeypatch, outside_of_ci):
 
 @pytest.fixture(scope="module")
 def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
+    return opened()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with _browser.browser() as shown:
+        yield shown
 
 
 def _first_gpu():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from _command import end_processes, node_variables
 from _earlier import expect_found
-from _modules import suite_module
+from _modules import opened, suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -158,8 +158,7 @@ def test_a_received_word_that_is_wrong_fails_the_check():
 @pytest.mark.parametrize("operation", ["send_recv", "all_reduce"])
 def test_earlier_words_are_found_because_each_check_has_others(operation):
     task = part("_across").across(SingleRankBench(), "tcp", 2, 2, operation, 2**20)
-    host = plugins.load("backends", "host")
-    expect_found(task, host.open(host.devices()[0]))
+    expect_found(task, opened())
     task.close()
 
 

@@ -4,17 +4,16 @@ import ctypes
 import ctypes.util
 from typing import Any
 
-import _grid
 import numpy as np
 import pytest
 from _bandwidth import H200, SUITE, assert_checked, build, ids, sibling
+from _grid import needs_compiler
 from _grid_device import bench
 from _modules import suite_module
 
 from gpubench import plugins
 from gpubench.base.errors import Skip, SuiteError, WrongAnswer
 
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 POINT: dict[str, Any] = {"block_bytes": 1024, "count": 48, "order": "shuffled"}
 BLOCKS, SUBMIT = sibling("_blocks"), sibling("_submit")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _modules import opened
 from _thread_ranks import together
 
-from gpubench import plugins
 from gpubench.api.suite import Board, Handle, PeerDied, RankLostError, StalledError
 from gpubench.authoring.board import LINE_BYTES
 
@@ -136,8 +136,7 @@ sys.stdin.read()
 @pytest.fixture
 def page():
     """Return the device of the host, zeroed memory of one page, and a path by which another process maps it."""
-    backend = plugins.load("backends", "host")
-    device = backend.open(backend.devices()[0])
+    device = opened()
     memory = device.shared_memory("memfd").allocate(4096)
     path = f"/proc/{os.getpid()}/fd/{memory.descriptor}"
     return device, memory, path

@@ -196,12 +196,9 @@ def test_doctor_names_the_smallest_change_that_a_gate_can_detect_here_also_from_
     done = gpubench("doctor", "--noise", "--tier", "smoke", "--device", "host", "--replicates", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\d+ cases in 3 replicates, about ", done.stderr, re.MULTILINE)
-    _, *lines = done.stdout.splitlines()
-    suites = [line.partition("/")[0] for line in sorted(lines)]
-    assert len(suites) == len(set(suites)) > 6
-    row = re.compile(
-        r"\S+\] +host +3 +±[\d.]+ %  ([\d.]+ %( \(too noisy for a gate\))?|none: not even a factor of 2) *"
-    )
+    _, *lines = (line for line in done.stdout.splitlines() if ": no floor, " not in line)  # torch may be missing
+    assert len({line.partition("/")[0] for line in lines}) > 6  # suites
+    row = re.compile(r"\S+\] +host +3 +±(?:over )?[\d.]+ %  ([\d.]+ %|none below 50 %:)( .*too noisy.*)? *")
     assert [line for line in lines if not row.fullmatch(line)] == []
     (file,) = (tmp_path / "gpubench-runs").glob("*-noise.jsonl")
     assert gpubench("doctor", "--noise", "--from", file, cwd=tmp_path).stdout == done.stdout

@@ -9,15 +9,12 @@ from types import SimpleNamespace
 import _make as make
 import numpy as np
 import pytest
-from _modules import suite_module
+from _modules import bench_on, opened, suite_module
 from test_known_words import splitmix
 
-from gpubench import plugins
-from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring import plan as planning
-from gpubench.model import Case, Facts, Settings
+from gpubench.model import Settings
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 WORLDS = (2, 3, 4, 8)
@@ -87,12 +84,8 @@ def test_the_words_are_whole_numbers_whose_sum_over_eight_ranks_is_exact():
 
 def single_rank(name, size_bytes=64):
     """Return the only rank of a world of one on the host, so that no other is waited for."""
-    backend = plugins.load("backends", "host")
-    device = backend.devices()[0]
-    facts = Facts((device,))
     suite = planning.load_suite("collectives")
-    case = Case("collectives", name, (("by", "memory"), ("of", 1), ("size_bytes", size_bytes)))
-    bench = Bench(backend.open(device), case, Target(facts, device, "smoke"), suite.package, 7)
+    bench = bench_on(opened(), suite, name, 7, "smoke", by="memory", of=1, size_bytes=size_bytes)
     return part("_cases").HostRank(bench, collective(name), size_bytes)
 
 

@@ -318,7 +318,7 @@ def test_runs_that_cannot_be_compared_give_one_line_and_no_file(call, files, tmp
     (tmp_path / "there.html").write_text("mine")
     write(tmp_path / "gemm.jsonl", *replicated("square", 1e-3, suite="gemm"))
     manifest = make.manifest()
-    other_tier = dataclasses.replace(manifest.settings, tier="full")
+    other_tier = dataclasses.replace(manifest.settings, tier="full", devices=("undescribed",))
     write(
         tmp_path / "full.jsonl",
         *replicated("triad", 1e-3),

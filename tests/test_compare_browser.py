@@ -3,13 +3,11 @@
 .venv/bin/pytest -m slow tests/test_compare_browser.py
 """
 
-import json
 from pathlib import Path
 
 import _browser
 import pytest
 from test_compare import changed
-from test_page_browser import FLAWS, overflow
 from test_trend_page import STEP, page_of, trend_of
 
 from gpubench.judging import comparison
@@ -23,11 +21,7 @@ PAIRS = {
     "longer": ("longer/base", "longer/3"),
     "one process": ("whole/h200", "whole/h200x2"),
 }
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
-]
+pytestmark = _browser.MARKS
 
 
 def comparison_of(*names):
@@ -40,12 +34,6 @@ PAGES["far apart"] = lambda: rendering.report("html").compare(changed(1269.0, 19
 PAGES["trends"] = lambda: page_of(STEP, trend_of([4.0e12] * 5))
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with _browser.browser() as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", PAGES)
@@ -53,7 +41,5 @@ def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, t
     page = tmp_path / "page.html"
     page.write_text(PAGES[name]())
     browser.show(page, width, dark=dark)
-    browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
-    assert json.loads(browser.ask(FLAWS)) == []
-    assert overflow(browser) <= 0
+    browser.expect_whole()
     assert browser.messages == []

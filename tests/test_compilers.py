@@ -1,8 +1,8 @@
 """The suite `compilers`: what its operators compute, our kernels for them, and checks that catch a wrong provider."""
 
-import _grid
 import numpy as np
 import pytest
+from _grid import needs_compiler
 from _grid_device import bench
 from _modules import suite_modules
 from scipy import special, stats
@@ -12,7 +12,6 @@ from gpubench.base.errors import Skip, WrongAnswer
 
 SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS = suite_modules("compilers", "_operators", "_providers")
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 RNG = np.random.default_rng(3)
 X, Y, WEIGHT, BIAS = RNG.normal(size=(5, 64)), RNG.normal(size=(5, 64)), RNG.normal(size=64), RNG.normal(size=64)
 KEPT = (RNG.random((5, 64)) < 0.8).astype(float)

@@ -3,12 +3,12 @@
 import dataclasses
 import sys
 
-import _grid
 import numpy as np
 import pytest
+from _grid import needs_compiler
 from _grid_device import bench, products_by_numpy
 from _modules import room_module, suite_module, suite_modules
-from _poison import overwrite
+from _poison import expect_unwritten
 from scipy import stats
 
 from gpubench import plugins
@@ -21,8 +21,6 @@ from gpubench.model import Facts
 
 SUITE = plugins.load("suites", "compilers")
 PRODUCTS, PROVIDERS = suite_modules("compilers", "_products", "_providers")
-
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def product(dtype="float32", m=48, n=64, k=96):
@@ -175,9 +173,7 @@ def small_weights(monkeypatch):
 def test_quantised_weights_are_multiplied_by_every_provider(weights, by, vendor):
     paper = bench(SUITE, vendor)
     task = PRODUCTS.dequant_gemm(paper, weights, 16, by)
-    overwrite(task)
-    with pytest.raises(WrongAnswer, match="not written"):
-        task.check()
+    expect_unwritten(task, "not written")
     task.stages[""].rotation[0]()
     found = task.check()
     assert 0 < found["error"].value < 1e-3

@@ -9,12 +9,12 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
-import _grid
 import numpy as np
 import pytest
 from _earlier import check_in_turn
+from _grid import needs_compiler
 from _grid_device import bench
-from _modules import room_module, suite_module, suite_modules
+from _modules import bench_on, opened, room_module, suite_module, suite_modules
 from _numpy_triton import ElementPointer, PaperTriton
 
 from gpubench import plugins
@@ -27,7 +27,6 @@ from gpubench.plugins.backend import KernelResources
 SUITE = plugins.load("suites", "compilers")
 OPERATORS, PROVIDERS, CASES, BUILD = suite_modules("compilers", "_operators", "_providers", "_cases", "_build")
 NAMES = list(OPERATORS.OPERATORS)
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def provider(by):
@@ -39,9 +38,7 @@ def problem(name, rows=12, cols=96, dtype="float16", paper=None):
 
 
 def host_bench():
-    host = plugins.load("backends", "host")
-    device = host.devices()[0]
-    return Bench(host.open(device), Case("compilers", "case", ()), Target(Facts((device,)), device), SUITE.package, 1)
+    return bench_on(opened(), SUITE, "case", 1)
 
 
 @pytest.fixture
@@ -361,8 +358,8 @@ class TestShapes:
         task = BUILD.shapes(host_bench(), "softmax", "numba")
         first, again = (task.stages[name].call() for name in ("first", "again"))
         assert task.check()["recompiles"].value == 0
-        assert first[0] > 100 * sorted(again)[len(again) // 2], "the first call compiles"
-        assert max(first[1:]) < first[0] / 100
+        assert first[0] > 20 * sorted(again)[len(again) // 2], "the first call compiles"
+        assert max(first[1:]) < first[0] / 20
 
     def test_triton_counts_its_compilations_of_one_kernel(self, monkeypatch, triton):
         runtime = type("Runtime", (), {"jit_post_compile_hook": None})()

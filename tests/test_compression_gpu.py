@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 from _gpu_hostile import attack, device_module, round_trips, say
 from _hostile import buffers
+from _modules import bench_on, opened
 
 from gpubench import plugins
-from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip
 from gpubench.devices.native import nvcomp
-from gpubench.model import Case, Device, Facts, store
+from gpubench.model import Device, store
 
 MANY = 10_000
 MUTATIONS = 2_000  # number of mutations for each codec
@@ -33,22 +32,15 @@ def suite():
     return plugins.load("suites", "compression")
 
 
-def bench_of(suite, opened):
-    return Bench(opened, Case(suite.name, "x"), Target(Facts((opened.device,)), opened.device), suite.package)
-
-
 @pytest.fixture
 def paper(suite, monkeypatch):
     monkeypatch.setattr(nvcomp, "load", lambda: nvcomp.NvcompLibrary(device_of.Functions()))
-    backend = plugins.load("backends", "host")
-    host = backend.open(backend.devices()[0])
-    return bench_of(suite, device_of.GpuInHostMemory(host, Device("cuda:0", "cupy", "GPU", "sm_90")))
+    return bench_on(device_of.GpuInHostMemory(opened(), Device("cuda:0", "cupy", "GPU", "sm_90")), suite, "x")
 
 
 @pytest.fixture(scope="module")
 def gpu(suite):
-    backend = plugins.load("backends", "cupy")
-    return bench_of(suite, backend.open(backend.devices()[0]))
+    return bench_on(opened("cupy"), suite, "x")
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from _compression_tasks import verify
 from _earlier import check_in_turn, expect_found
-from _modules import suite_module
-from _poison import overwrite
+from _modules import bench_on, suite_module
+from _poison import called
 
 from gpubench import plugins
-from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Untrustworthy, WrongAnswer
 from gpubench.devices.native import nvcomp
-from gpubench.model import Case, Device, Facts
+from gpubench.model import Device
 
 SUITE = plugins.load("suites", "compression")
 AT, CODECS = suite_module("compression", "_streams"), suite_module("compression", "_codecs")
@@ -74,8 +72,7 @@ def test_an_arrival_rate_above_the_codec_s_is_no_result(monkeypatch: pytest.Monk
 
 
 def task_of(opened: Any, name: str, **params: Any) -> Any:
-    target = Target(Facts((opened.device,)), opened.device)
-    return SUITE.build(Bench(opened, Case("compression", name, tuple(params.items())), target, SUITE.package))
+    return SUITE.build(bench_on(opened, SUITE, name, **params))
 
 
 def test_a_stream_of_the_host_is_compared_bit_for_bit(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +105,7 @@ def test_weights_split_on_a_device_come_back_and_a_plane_that_is_not_merged_is_f
     task = task_of(opened, "split", corpus="bf16-weights", codec="ans", size_bytes=2**20)
     for redraw in (lambda: None, task.stages["compress"].inputs):
         redraw()
-        overwrite(task)
-        with pytest.raises(WrongAnswer):
-            task.check()
-        for stage in task.stages.values():
-            stage.call()
-        seen = task.check()
+        seen = called(task)
         assert seen["exponents.ratio"].value > seen["ratio"].value > 1.2
     weights = task.stages["compress"].call.__self__
     exponents, rest = CODECS.split(weights.weights.view(np.uint16))
@@ -127,12 +119,7 @@ def test_a_product_of_packed_weights_equals_that_of_the_plain_ones(host: Any) ->
     task = task_of(opened, "fused", rows=64, cols=512)
     for redraw in (lambda: None, task.stages["fused"].inputs):
         redraw()
-        overwrite(task)
-        with pytest.raises(WrongAnswer):
-            task.check()
-        for stage in task.stages.values():
-            stage.call()
-        assert 1.3 < task.check()["ratio"].value <= 4 / 3
+        assert 1.3 < called(task)["ratio"].value <= 4 / 3
     (result,) = task.stages["fused"].outputs
     result[3] += 0.01
     with pytest.raises(WrongAnswer, match="fused: a sum"):

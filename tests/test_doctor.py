@@ -4,7 +4,7 @@ from pathlib import Path
 
 import _make as make
 import pytest
-from rich.console import Console
+from _command import terminal_lines as lines
 
 from gpubench.base import units
 from gpubench.cli import _machine
@@ -15,14 +15,6 @@ from gpubench.model import UnavailablePart, store
 RECORDINGS = Path(__file__).parent / "recordings"
 FACTS = store.read_run(RECORDINGS / "whole/h200.jsonl.gz").manifest.facts
 COUNTERS = [DeviceCounter(make.POWER, "cuda:0"), DeviceCounter(make.ENERGY, "cuda:0", "the driver does not report it")]
-
-
-def lines(parts, width=80):
-    """Return the output on a terminal of that width in characters."""
-    console = Console(width=width, highlight=False)
-    with console.capture() as capture:
-        console.print(*parts, sep="\n")
-    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])

@@ -14,7 +14,6 @@ import _browser
 import pytest
 from _fleets import fleet
 from test_injection import TEXTS, UNSEEN, is_inert_json, is_inert_markdown, is_inert_page
-from test_page_browser import FLAWS, overflow
 
 from gpubench.base.errors import UsageError
 from gpubench.base.walk import with_texts
@@ -329,21 +328,8 @@ def test_the_page_of_a_thousand_and_of_a_hundred_thousand_nodes_with_many_suspec
     assert len(rendered("html", judgement).encode()) <= MOST_PAGE_BYTES
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with _browser.browser() as opened:
-        yield opened
-
-
-IN_BROWSER = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
-]
-
-
 def in_browser(test):
-    for mark in IN_BROWSER:
+    for mark in _browser.MARKS:
         test = mark(test)
     return test
 
@@ -360,9 +346,7 @@ def shown(browser, tmp_path, judgement, width=1280, **more):
 @pytest.mark.parametrize("state", ["suspect", "confirmed"])
 def test_no_text_of_the_page_is_clipped_or_overprinted(browser, tmp_path, state, width, dark):
     shown(browser, tmp_path, with_sick(of_state(judged(), state)), width, dark=dark)
-    browser.ask("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
-    assert json.loads(browser.ask(FLAWS)) == []
-    assert overflow(browser) <= 0
+    browser.expect_whole()
     assert browser.messages == []
 
 

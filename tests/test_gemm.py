@@ -5,14 +5,14 @@ import re
 import threading
 import types
 
-import _grid
 import _make as make
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _grid_device import DTYPES, PAPER, bench
 from _modules import shared_modules, suite_modules
-from _poison import overwrite
+from _poison import expect_unwritten, overwrite
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -29,7 +29,6 @@ MODELS, FORMATS, GEMV, PRODUCT, DATA, VENDOR = shared_modules(
 PRECISIONS, Shape = FORMATS.PRECISIONS, FORMATS.Shape
 MIB = 2**20
 H200 = dataclasses.replace(make.H200, dtypes=(*DTYPES, "tf32", "float8_e4m3", "float8_e5m2", "int8"))
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def ids(device=H200, tier="quick"):
@@ -193,9 +192,7 @@ def test_a_matrix_times_a_vector_takes_turns_on_copies_and_counts_weights_scales
         overwrite(task)
         call()
         task.check()
-    overwrite(task)
-    with pytest.raises(WrongAnswer, match="65 elements of y are not written"):
-        task.check()
+    expect_unwritten(task, "65 elements of y are not written")
 
 
 @needs_compiler
@@ -323,9 +320,7 @@ def test_decoding_runs_every_matrix_of_the_model_in_order(monkeypatch, kind, ven
     bits = {"float16": 16, "int8": 8 + 16 / 128, "int4": 4 + 16 / 128}[kind]
     assert stage.work.moved == small_model().size * bits / 8 + 2 * sum(m.rows + m.cols for m in small_model().matrices)
     assert 0 < check_once(task)["error"] < 5e-3
-    overwrite(task)
-    with pytest.raises(WrongAnswer, match="not written"):
-        task.check()
+    expect_unwritten(task, "not written")
     expect_found(task, bench(SUITE).open_device)
 
 

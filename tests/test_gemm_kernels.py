@@ -267,7 +267,7 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
     arrange, kernel = (
         _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
     )
-    image = np.full(plan.tokens * (COLS + COLS // 64), 0x7E00, "uint16")
+    image = np.full(plan.tokens * COLS, 0x7E00, "uint16")
     arrange((COLS // 128 * plan.tokens // 64 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
     sums, arrived = np.full(blocks * plan.threads * plan.tokens, np.nan, "float32"), np.zeros(9, "uint32")
     y, numbers = np.full(tokens * rows, 0xFFFF, "uint16"), (np.uint32(size) for size in (rows, COLS, tokens))

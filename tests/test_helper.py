@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 from _command import gpubench
+from _modules import opened
 
-from gpubench import plugins
 from gpubench.api.libraries import DriverCallError
 from gpubench.api.suite import Bench, HelperEndedError, Skip, SuiteError, Unavailable, Untrustworthy, WrongAnswer
 from gpubench.model import Case
@@ -59,8 +59,7 @@ class Counter:
 def bench(monkeypatch):
     """Yield a bench whose helpers can import this module."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    backend = plugins.load("backends", "host")
-    made = Bench(backend.open(backend.devices()[0]), Case("any", "case"), target=None, package="")
+    made = Bench(opened(), Case("any", "case"), target=None, package="")
     yield made
     made.end_helpers()
 

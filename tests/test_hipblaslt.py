@@ -12,10 +12,10 @@ import subprocess
 import types
 from pathlib import Path
 
-import _grid
 import _hiprtc
 import numpy as np
 import pytest
+from _grid import needs_compiler
 from _grid_device import bench
 from _modules import shared_modules
 
@@ -24,7 +24,6 @@ from gpubench.base.errors import Skip
 from gpubench.devices.backends import _rocm
 from gpubench.devices.native import hipblaslt as lt
 
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 ROOT = Path(__file__).parent.parent
 MI300X, MI350X = {"gcnArchName": b"gfx942:sramecc+"}, {"gcnArchName": b"gfx950"}
 

@@ -7,6 +7,7 @@ import _nvrtc
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _grid_device import PaperBench, bench
 from _modules import suite_module
 from _poison import overwrite
@@ -17,7 +18,6 @@ from gpubench.base.errors import Skip, WrongAnswer
 SUITE = plugins.load("suites", "inference")
 ATTENTION = suite_module("inference", "_attention")
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 SMALL = Shape(batch=2, context=300, heads=8, kv_heads=2, dim=128)
 SHAPES = [

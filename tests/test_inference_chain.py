@@ -59,6 +59,7 @@ def test_a_step_gives_the_logits_of_double_precision(kind, batch):
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("batch", [1, 9])
 def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_alone_count(batch):
     """Nine tokens: an expert has up to nine of them, which it takes three at once and then one by one."""
@@ -105,7 +106,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 @pytest.fixture
 def library(monkeypatch):
     """Replace the products of the vendor's library by those of NumPy."""
-    for module in (CHAIN, ATTENTION):
+    for module in (room_module("suites", "_matrix.vendor"), ATTENTION, WEIGHTS):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 
 

@@ -40,9 +40,9 @@ def typed(array):
     return array.view(np.float16) if array.dtype == np.uint16 else array
 
 
-@pytest.fixture(params=["triton", "wgmma"])
+@pytest.fixture(params=["triton 2", "wgmma 2", "wgmma 3"])
 def attention(request, monkeypatch):
-    """Two sequences of 150 tokens, which end within their third page, in two parts."""
+    """Two sequences of 150 tokens, which end within their third page, in two parts or one."""
 
     def built(_bench, kernel, _types, constants, _warps, _stages):
         return PaperKernel(monkeypatch, kernel, constants)
@@ -53,9 +53,9 @@ def attention(request, monkeypatch):
 
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
     monkeypatch.setattr(LATENT, "tensor_map", paper_map)
-    monkeypatch.setattr(LATENT, "chunk_of", lambda *_: 2)
+    monkeypatch.setattr(LATENT, "chunk_of", lambda *_: int(request.param[-1]))
     device = bench(SUITE, "nvidia")
-    features = frozenset({request.param})
+    features = frozenset({request.param[:-2]})
     device.device.traits = dataclasses.replace(device.traits, features=features)
     return LATENT.LatentAttention(device, 2, 150, 128)
 

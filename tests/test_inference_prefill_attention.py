@@ -3,10 +3,10 @@
 import dataclasses
 import sys
 
-import _grid
 import numpy as np
 import pytest
 from _earlier import expect_found
+from _grid import needs_compiler
 from _grid_device import bench, products_by_numpy
 from _modules import suite_module
 from _numpy_triton import ElementPointer, NumpyTriton
@@ -17,7 +17,6 @@ from gpubench.base.errors import Skip, Unavailable, WrongAnswer
 SUITE = plugins.load("suites", "inference")
 ATTENTION = suite_module("inference", "_prefill_attention")
 SMALL = ATTENTION.PromptShape(tokens=72, heads=4, kv_heads=2, dim=64)
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def by_kernel(monkeypatch, prompt, shape, rows, cols):

@@ -12,6 +12,8 @@ from gpubench import plugins
 SUITE = plugins.load("suites", "inference")
 ATTENTION = suite_module("inference", "_attention")
 pytestmark = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
+AHEAD = np.zeros((5, 16), "uint8"), np.uint32(5), np.uint32(16), np.uint32(16)
+HALVES = np.uint64(0), np.uint64(0), np.float32(0)  # no results in eight bits
 
 
 def kernel(name, held=1):
@@ -47,8 +49,8 @@ def test_a_norm_adds_the_update_to_the_residual_stream_and_divides_by_the_root_m
     shifts = np.full(hidden, np.nan, "float32")  # only layer norms have shifts
     sums = x + y.astype("float32")
     for adds in (1, 0):
-        cells = (x, y, factors, shifts, out, np.uint32(hidden), np.uint32(adds))
-        kernel("add_norm", held)((2,), (threads,), cells)
+        cells = (x, y, factors, shifts, out, np.uint32(hidden), np.uint32(adds), np.uint32(2))
+        kernel("add_norm", held)((3,), (threads,), (*cells, *AHEAD, *HALVES))  # the third block prefetches
         np.testing.assert_array_equal(x, sums)
         exact = sums / np.sqrt((sums.astype(float) ** 2).mean(axis=1, keepdims=True) + 1e-5) * factors
         np.testing.assert_allclose(out.astype(float), exact, rtol=2**-10, atol=1e-6)
@@ -73,7 +75,7 @@ def test_activations_in_eight_bits_are_the_nearest_times_one_scale_or_one_for_12
 def test_a_gated_activation_is_silu_of_the_gate_times_the_value():
     both = halves(np.random.default_rng(3), 3, 2, 264)
     out = np.zeros((3, 264), np.float16)
-    kernel("gate")((1,), (256,), (both, out, np.uint32(3 * 33), np.uint32(33)))
+    kernel("gate")((1,), (256,), (both, out, np.uint32(3 * 33), np.uint32(33), *AHEAD, *HALVES))
     gates, ups = both[:, 0].astype(float), both[:, 1].astype(float)
     np.testing.assert_allclose(out.astype(float), gates / (1 + np.exp(-gates)) * ups, rtol=2**-9, atol=1e-6)
 

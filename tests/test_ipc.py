@@ -10,7 +10,7 @@ import _nvrtc
 import numpy as np
 import pytest
 from _earlier import check_in_turn, expect_found, with_earlier_answers
-from _modules import room_module, suite_module
+from _modules import opened, room_module, suite_module
 from _thread_ranks import together
 
 from gpubench import plugins
@@ -149,8 +149,7 @@ def test_a_pattern_differs_at_every_word_and_with_the_seed():
     first, second = (common.pattern(8192, seed).view(np.uint64) for seed in (0, 1))
     assert len(set(first.tolist())) == 1024
     assert (first != second).all()
-    backend = plugins.load("backends", "host")
-    host = Bench(backend.open(backend.devices()[0]), Case("ipc", "pull"), target=None, package="")
+    host = Bench(opened(), Case("ipc", "pull"), target=None, package="")
     spoiled = common.pattern(64, 0)
     spoiled[9] += 1
     with pytest.raises(WrongAnswer, match="1 of 8 words of 64B read differ from the data written"):

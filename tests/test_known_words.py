@@ -7,11 +7,10 @@ import _grid
 import numpy as np
 import pytest
 from _grid_device import bench as paper_bench
+from _modules import bench_on, opened
 
 from gpubench import plugins
 from gpubench.api.suite import random_words
-from gpubench.authoring.bench import Bench
-from gpubench.model import Case
 
 SUITE = plugins.load("suites", "ipc")
 KERNELS = Path(_grid.HERE).parent / "gpubench" / "authoring" / "known_words.cu"
@@ -30,8 +29,7 @@ def splitmix(seed, i):
 def bench(request):
     if request.param == "gpu":
         return paper_bench(SUITE)
-    backend = plugins.load("backends", "host")
-    return Bench(backend.open(backend.devices()[0]), Case("ipc", "pull"), target=None, package=SUITE.package)
+    return bench_on(opened(), SUITE, "pull")
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63 + 5, 2**64 - 1])

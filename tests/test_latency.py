@@ -7,18 +7,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from _modules import suite_module
+from _modules import bench_on, opened, suite_module
 
 from gpubench import plugins, stats
 from gpubench.analysis.quantities import judged_values
 from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.authoring.task import Observed, Profile
 from gpubench.base.errors import Skip, WrongAnswer
 from gpubench.measuring import plan as planning
 from gpubench.measuring.engine import Engine
 from gpubench.measuring.stopping import POLICIES
-from gpubench.model import Case, Device, Facts
+from gpubench.model import Device, Facts
 
 H200 = Device(
     "cuda:0",
@@ -50,11 +49,8 @@ def sizes(device, tier):
 
 
 def build(name, backend="host", seed=0, **params):
-    room = plugins.load("backends", backend)
-    device = room.devices()[0]
-    opened = room.open(device)
-    case = Case("latency", name, tuple(params.items()))
-    return opened, SUITE.build(Bench(opened, case, Target(Facts((device,)), device), SUITE.package, seed))
+    device = opened(backend)
+    return device, SUITE.build(bench_on(device, SUITE, name, seed, **params))
 
 
 def walk_of(task):
@@ -193,13 +189,11 @@ def test_a_device_without_kernels_is_skipped_with_the_way_to_get_them(monkeypatc
 
 @pytest.mark.parametrize("name", ["chase", "pages"])
 def test_too_little_memory_is_a_skip(name, monkeypatch):
-    room = plugins.load("backends", "host")
-    opened = room.open(room.devices()[0])
-    monkeypatch.setattr(opened, "free_bytes", lambda: 2**20)
-    params = (("page", "4KiB"), ("size_bytes", 2**24))[name == "chase" :]
-    case = Case("latency", name, params)
+    device = opened()
+    monkeypatch.setattr(device, "free_bytes", lambda: 2**20)
+    params = {"size_bytes": 2**24} if name == "chase" else {"page": "4KiB", "size_bytes": 2**24}
     with pytest.raises(Skip, match=r"needs 16\.00 MiB of memory, 1\.000 MiB are free"):
-        SUITE.build(Bench(opened, case, host_target("quick"), SUITE.package))
+        SUITE.build(bench_on(device, SUITE, name, **params))
 
 
 def test_a_ring_on_small_pages_has_no_large_page_and_one_on_large_pages_needs_them(monkeypatch):

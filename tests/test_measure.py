@@ -7,9 +7,10 @@ import math
 import time
 
 import pytest
+from _modules import opened
 from coverage_of_intervals import covered
 
-from gpubench import plugins, stats
+from gpubench import stats
 from gpubench.authoring.effort import POINT, TIER, Effort
 from gpubench.authoring.task import Observed, Profile, Stage, Task, expect
 from gpubench.base.errors import GateTimedOut, SuiteError, Untrustworthy, WrongAnswer
@@ -22,8 +23,7 @@ RULE = StoppingPolicy(least_s=0.05, budget_s=1.0, warmup_least_s=0.0, warmup_mos
 
 
 def clockwork():
-    backend = plugins.load("backends", "clockwork")
-    return backend.open(backend.devices()[0])
+    return opened("clockwork")
 
 
 def stage(device, modes=("hot",), clock="device", **program):
@@ -571,8 +571,7 @@ def test_a_rate_that_one_compute_unit_cannot_reach_is_invalid_though_no_peak_is_
 
 
 def test_a_case_that_replaces_clock_functions_does_not_spoil_the_engine(monkeypatch):
-    backend = plugins.load("backends", "host")
-    host = backend.open(backend.devices()[0])
+    host = opened()
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "time"):
         monkeypatch.setattr(time, name, lambda: 0)
     assert host.time(lambda: sum(range(1000)), 3).device[0] > 0

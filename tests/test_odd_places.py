@@ -14,6 +14,7 @@ from pathlib import Path
 
 import _make as make
 import pytest
+from _modules import opened
 
 from gpubench import plugins
 from gpubench.base import files, installation, limits
@@ -258,8 +259,7 @@ def test_an_output_follows_no_link_and_leaves_nothing_beside_it(tmp_path):
 
 
 def test_shared_memory_has_no_name_that_could_be_left_behind():
-    backend = plugins.load("backends", "host")
-    memory = backend.open(backend.devices()[0]).shared_memory("file")
+    memory = opened().shared_memory("file")
     before = set(Path("/dev/shm").iterdir())
     buffer = memory.allocate(4096)
     assert [path for path in set(Path("/dev/shm").iterdir()) - before if "gpubench" in path.name] == []

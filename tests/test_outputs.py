@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from _modules import opened
 
-from gpubench import plugins
 from gpubench.authoring.bench import poison
 from gpubench.authoring.effort import Effort
 from gpubench.authoring.task import Stage, Task, expect, no_values, nothing
@@ -18,8 +18,7 @@ from gpubench.measuring.stopping import POLICIES
 
 @pytest.fixture
 def device():
-    backend = plugins.load("backends", "clockwork")
-    return backend.open(backend.devices()[0])
+    return opened("clockwork")
 
 
 class GpuOfNumPy:
@@ -125,8 +124,7 @@ def test_outputs_that_cannot_be_overwritten_are_refused(outputs, problem):
 
 
 def labels(check, *outputs, call=None, **stage):
-    clockwork = plugins.load("backends", "clockwork")
-    device = clockwork.open(clockwork.devices()[0])
+    device = opened("clockwork")
 
     def fill():
         device.spend(0.001)

@@ -3,7 +3,6 @@
 .venv/bin/pytest -m slow tests/test_page_browser.py
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -22,18 +21,7 @@ SCREEN, MOST_SCREENS, MOST_BYTES = (1280, 800), 12, 1_000_000
 LARGEST = {"h200x2.jsonl.gz": 1.4}  # 560 cases, and the counters of two GPUs
 A4 = (794, 1123)  # width and height of a sheet in pixels
 OPEN_ALL = "document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))"
-FLAWS = (Path(__file__).parent / "page_flaws.js").read_text()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not _browser.PROGRAM, reason="there is no Chromium here"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with _browser.browser() as opened:
-        yield opened
+pytestmark = _browser.MARKS
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +43,12 @@ def name_of(path):
     return path.relative_to(RECORDINGS).as_posix()
 
 
-def overflow(browser):
-    return browser.ask("document.documentElement.scrollWidth - innerWidth")
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
 def test_no_text_is_clipped_or_overprinted_and_nothing_leaves_its_box(browser, pages, path, width):
     browser.show(pages(path), width)
-    assert overflow(browser) <= 0
-    browser.ask(OPEN_ALL)
-    assert json.loads(browser.ask(FLAWS)) == []
-    assert overflow(browser) <= 0
+    assert browser.overflow() <= 0
+    browser.expect_whole()
     assert browser.messages == []
 
 
@@ -75,9 +57,7 @@ def test_runs_as_columns_lie_in_their_boxes(browser, tmp_path, width):
     runs = [store.read_run(RECORDINGS / f"{name}.jsonl.gz") for name in ("whole/h200", "h200-quick", "h200x2-quick")]
     (tmp_path / "runs.html").write_text(rendering.report("html").compare(side_by_side(*runs)))
     browser.show(tmp_path / "runs.html", width)
-    browser.ask(OPEN_ALL)
-    assert json.loads(browser.ask(FLAWS)) == []
-    assert overflow(browser) <= 0
+    browser.expect_whole()
     browser.ask(SEARCH.format("h2d pinned"))
     assert 0 < shown(browser) < 20
     assert browser.messages == []
@@ -155,7 +135,7 @@ def test_a_case_unfolds_and_its_counters_zoom(browser, pages, width):
     assert plots == figures > 10
     text = browser.ask("document.querySelector('.zoom-tools output').textContent")
     assert re.fullmatch(r"\d+\.\d\d s to \d+\.\d\d s", text)
-    assert overflow(browser) <= 0
+    assert browser.overflow() <= 0
     assert browser.messages == []
 
 
@@ -253,6 +233,6 @@ def test_on_paper_every_group_is_open_and_fits_the_sheet(browser, pages, script)
     browser.show(pages(WHOLE), *A4, media="print", script=script)
     if script:
         browser.ask("dispatchEvent(new Event('beforeprint'))")
-    assert overflow(browser) <= 0
+    assert browser.overflow() <= 0
     rows = "[...document.querySelectorAll('.of-cases tr[id]')]"
     assert browser.ask(f"{rows}.length === {rows}.filter((row) => row.getBoundingClientRect().height > 0).length")

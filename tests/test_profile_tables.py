@@ -7,6 +7,7 @@ from pathlib import Path
 import _make as make
 import numpy as np
 import pytest
+from _command import terminal_lines
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -157,10 +158,8 @@ def test_the_tables_of_a_trace_fold_their_words_and_keep_their_numbers(width):
         (("cuda:0", "23.3 s (68 %)", "3.54 s (10 %)", "689904 kernels, 33143 copies, 12 lost"),),
         ("device", "events"),
     )
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    for table in (kernels, device):
-        console.print(*profile._table_parts(table, width), sep="\n")
-    text = console.file.getvalue()
-    assert max(map(cell_len, text.splitlines())) <= width
+    lines = terminal_lines([part for table in (kernels, device) for part in profile._table_parts(table, width)], width)
+    assert max(map(cell_len, lines)) <= width
+    text = "\n".join(lines)
     numbers = (cell for row in kernels.rows for cell in row[2:])
     assert all(number in text for number in (*numbers, "23.3 s (68 %)", "3.54 s (10 %)"))

@@ -310,6 +310,10 @@ def test_a_run_without_results_and_a_case_that_failed_in_every_replicate_are_rep
     assert render(kind, run_of())
     lost = [result("s", "c", (), (), "failed", reason="it ended", replicate=index) for index in range(2)]
     assert "it ended" in render(kind, run_of(*lost))
+    samples = ((), (1.0, 2.0), (2.0, 3.0))  # one process has none, so that the median is not a number
+    assert render(
+        kind, run_of(*(result("soak", "memory", (), [value("a", *samples[n])], replicate=n) for n in range(3)))
+    )
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])

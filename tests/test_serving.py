@@ -298,7 +298,8 @@ def test_latencies_by_loadgen_stand_beside_their_prediction(scenario, batch, arr
     assert (table.rows[0][3], table.rows[0][6]) == ("-20.0 %", "-20.0 %")
     assert "-20.0 %" in plugins.load("reports", "html").render(run)
     (record,) = json.loads(plugins.load("reports", "json").render(run))["serving"]
-    assert record["highest_rates"]["server"] > record["highest_rates"]["interactive"]
+    for rates in (record["highest_rates"], record["chunked_rates"]):
+        assert rates["server"] > rates["interactive"]
     assert record["sessions"][0]["p99"]["error"] == pytest.approx(-0.2)
 
 

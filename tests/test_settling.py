@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from _modules import opened
 from scipy import stats as scipy_stats
 from settling_simulation import SimulatedCall, outcome, steady
 
-from gpubench import plugins
 from gpubench.authoring.effort import POINT
 from gpubench.authoring.task import Stage, Task
 from gpubench.measuring.engine import Engine
@@ -53,8 +53,7 @@ def test_the_test_for_a_trend_lengthens_a_steady_case_by_at_most_a_tenth():
 
 
 def test_a_power_cap_that_overshoots_is_waited_for_and_the_fast_start_is_kept_as_early():
-    backend = plugins.load("backends", "clockwork")
-    device = backend.open(backend.devices()[0])
+    device = opened("clockwork")
     start = [608.3e-6] * 120 + [645.2e-6] * 8 + [691.5e-6] * 60
     kernel = device.kernel(json.dumps({"seconds": 686.5e-6, "warmup": start}), "launch", {})
     stage = Stage(lambda: kernel((1,), (1,), ()), Work(items=1), "item")

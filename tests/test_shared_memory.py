@@ -4,15 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from _modules import opened
 
-from gpubench import plugins
 from gpubench.base.errors import Skip
-
-
-@pytest.fixture(scope="module")
-def host():
-    backend = plugins.load("backends", "host")
-    return backend.open(backend.devices()[0])
 
 
 @pytest.mark.parametrize("kind", ["memfd", "file"])
@@ -55,7 +49,6 @@ def test_a_kind_of_memory_that_the_host_does_not_support_is_skipped_with_its_nam
 
 
 def test_on_the_clockwork_device_work_queued_together_takes_the_sum_of_the_times():
-    backend = plugins.load("backends", "clockwork")
-    device = backend.open(backend.devices()[0])
+    device = opened("clockwork")
     timing = device.time(lambda: device.together(lambda: device.spend(1.0), lambda: device.spend(2.0)), 1)
     assert timing.device == (3.0,)

@@ -9,6 +9,7 @@ from pathlib import Path
 import _make as make
 import pytest
 from _command import gpubench
+from _command import terminal_lines as lines
 from _files import write
 from rich.console import Console
 from rich.table import Table
@@ -26,14 +27,6 @@ WHOLE = RECORDINGS / "whole/h200.jsonl.gz"
 @pytest.fixture(scope="module")
 def whole_run():
     return store.read_run(WHOLE)
-
-
-def lines(parts, width):
-    """Return the lines of these parts in a terminal of that width."""
-    console = Console(width=width, highlight=False, emoji=False)
-    with console.capture() as capture:
-        console.print(*parts, sep="\n")
-    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 @pytest.mark.parametrize("width", [9, 30, 1000])

@@ -437,7 +437,7 @@ def line_counts(path: Path) -> Counter[str]:
 def test_no_total_of_the_shipped_code_grows():
     """The goals of the house are 76 000 lines, 7 % of imports and 0.2 docstrings per line of code."""
     total = sum(map(line_counts, SHIPPED), Counter())
-    most = {"lines": 86_900, "imports": 0.082 * total["code"], "docstrings": 0.19 * total["code"]}
+    most = {"lines": 86_930, "imports": 0.082 * total["code"], "docstrings": 0.19 * total["code"]}
     assert {kind: total[kind] for kind, limit in most.items() if total[kind] > limit} == {}
 
 
@@ -450,7 +450,8 @@ def test_a_case_family_of_a_large_suite_costs_at_most_150_lines_of_code():
     large = {suite for suite, count in FAMILIES.items() if count >= 10}
     assert {suite: code[suite] for suite in large if code[suite] > 150 * families[suite]} == {}
     blackwell = 160  # tcgen05, and scales of a few elements: new
-    assert code.total() <= 109 * families.total() + blackwell  # with the modules that suites share
+    attention = 160  # of a prompt, in Gluon: 666 TFLOP/s on an H200, where the kernel in Triton has 469
+    assert code.total() <= 109 * families.total() + blackwell + attention  # with the modules that suites share
 
 
 def test_no_file_is_longer_than_600_lines():

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from _command import gpubench
+from _modules import bench_on, opened
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import UsageError
 from gpubench.measuring import plan as planning
-from gpubench.model import Case, Facts, Settings, store
+from gpubench.model import Facts, Settings, store
 
 SUITE = '''
 from helper import double
@@ -79,11 +79,10 @@ def test_a_suite_runs_by_the_path_of_its_file_from_anywhere(folder, tmp_path):
 def test_files_beside_a_suite_are_found_as_those_of_a_package(folder):
     (folder / "work.cu").write_text('{"seconds": 0.25}')
     suite = planning.load_suite(str(folder / "mine.py"))
-    (device,) = plugins.load("backends", "clockwork").devices()
-    opened = plugins.load("backends", "clockwork").open(device)
-    bench = Bench(opened, Case("mine", "twice"), Target(Facts((device,)), device), suite.package)
+    device = opened("clockwork")
+    bench = bench_on(device, suite, "twice")
     bench.kernel("work.cu", "work")((1,), (1,), ())
-    assert opened.now() == 0.25
+    assert device.now() == 0.25
     assert sys.path[-1] == str(folder), "a module of the user never shadows an installed one"
     facts = Facts(tuple(plugins.load("backends", "host").devices()))
     names = planning.suite_names(["gemm", str(folder / "mine.py")])
@@ -120,12 +119,11 @@ def test_a_folder_finds_kernels_in_itself_or_beside_it(suite_folder):
         (place / "work.cu").write_text(json.dumps({"seconds": seconds}))
     (suite_folder.parent / "shared.cu").write_text('{"seconds": 1.0}')
     suite = planning.load_suite(str(suite_folder))
-    (device,) = plugins.load("backends", "clockwork").devices()
-    opened = plugins.load("backends", "clockwork").open(device)
-    bench = Bench(opened, Case("ours", "twice"), Target(Facts((device,)), device), suite.package)
+    device = opened("clockwork")
+    bench = bench_on(device, suite, "twice")
     for file in ("work.cu", "shared.cu"):
         bench.kernel(file, "work")((1,), (1,), ())
-    assert opened.now() == 1.25
+    assert device.now() == 1.25
     with pytest.raises(FileNotFoundError, match=r"ours/missing\.cu"):
         bench.kernel("missing.cu", "work")
 

@@ -8,6 +8,7 @@ import _grid
 import _nvrtc
 import instruction_mix
 import pytest
+from _grid import needs_compiler
 from _grid_device import PAPER, bench
 from _modules import shared_modules, suite_modules
 from _poison import overwrite
@@ -23,7 +24,6 @@ from gpubench.plugins.backend import KernelResources
 SUITE = plugins.load("suites", "tensor")
 HGEMM, RUNGS, KERNELS = suite_modules("tensor", "_hgemm", "_hgemm", "_kernels")
 DATA, FORMATS, VENDOR, MAPS = shared_modules("_matrix.data", "_matrix.formats", "_matrix.vendor", "_tensor_map")
-needs_compiler = pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
 
 
 def paper():

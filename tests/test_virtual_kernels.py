@@ -7,7 +7,7 @@ import _grid_device
 import numpy as np
 import pytest
 from _modules import room_module, suite_modules
-from _poison import overwrite
+from _poison import expect_unwritten
 
 from gpubench import plugins
 from gpubench.base.errors import WrongAnswer
@@ -39,9 +39,7 @@ def test_spinning_threads_end_with_the_predicted_value_of_their_chain(bench: Any
     load = LOADS.spin(bench, 2, seconds=2e-8)
     load.call()
     load.check()
-    overwrite(load)
-    with pytest.raises(WrongAnswer, match="2048 of 2048 threads"):
-        load.check()
+    expect_unwritten(load, "2048 of 2048 threads")
     shorter = LOADS.spin(bench, 2, seconds=1e-8)
     kernel("spin")((2,), (LOADS.SPIN_THREADS,), (np.uint32(1), ends := np.zeros(2048, np.uint32)))
     expected = (np.arange(2048, dtype=np.uint64) * LOADS._FACTOR + LOADS._TERM).astype(np.uint32)
@@ -111,6 +109,4 @@ def test_unwritten_results_of_decode_and_gemm_loads_are_found(bench: Any) -> Non
     for load in (LOADS.decode(bench, 3, 128), LOADS.gemm(bench, 64)):
         load.call()
         load.check()
-        overwrite(load)
-        with pytest.raises(WrongAnswer, match="relative error"):
-            load.check()
+        expect_unwritten(load, "relative error")

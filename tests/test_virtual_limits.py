@@ -7,7 +7,7 @@ import pytest
 from _grid_device import PaperBench
 from _grid_device import bench as paper_bench
 from _modules import suite_module
-from _poison import overwrite
+from _poison import called
 from test_virtual_memory import SUITE
 
 from gpubench.base.errors import WrongAnswer
@@ -55,11 +55,7 @@ class MarkingBench(PaperBench):
 def test_the_sms_that_blocks_ran_on_are_counted_and_zero_is_a_wrong_answer():
     made = paper_bench(SUITE, "nvidia")
     task = LIMITS._units(MarkingBench(**{field.name: getattr(made, field.name) for field in fields(made)}))
-    overwrite(task)
-    with pytest.raises(WrongAnswer, match="no block of the kernel has run"):
-        task.check()
-    task.stages[""].call()
-    assert task.check()["units reached"].value == 2
+    assert called(task, "no block of the kernel has run")["units reached"].value == 2
     assert task.check()["share of units"].value == 1.0  # the paper GPU has two
 
 

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from _modules import room_module, suite_module
+from _modules import bench_on, opened, room_module, suite_module
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
-from gpubench.authoring.bench import Bench
 from gpubench.base.errors import Skip, WrongAnswer
-from gpubench.model import Case, Device, Facts
+from gpubench.model import Device, Facts
 
 SUITE = plugins.load("suites", "virtual")
 
@@ -31,10 +30,7 @@ GPU = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memo
 
 @pytest.fixture
 def bench():
-    backend = plugins.load("backends", "host")
-    device = backend.devices()[0]
-    target = Target(Facts((device,)), device, "smoke")
-    return Bench(backend.open(device), Case("virtual", "neighbour", ()), target, SUITE.package)
+    return bench_on(opened(), SUITE, "neighbour", tier="smoke")
 
 
 # figures

@@ -3,7 +3,7 @@
 Pure functions of shares. The rule is in docs/method.md. It applies to cases and to phases of a program."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpubench.base import units
 
@@ -29,8 +29,7 @@ class Use:
         return f"{self.by} {units.percent(self.fraction)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """The used shares in a window as fractions. All are optional; an unknown one is empty or None.
 
     `compute`, `dram`, `l2` and `link` are shares of the peaks of these resources, one for each source."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -262,15 +263,14 @@ class Traffic:
         return f"{seen} seen ({self.by}), {counted} counted: {units.percent(self.ratio)}"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowLoad:
+class WindowLoad(NamedTuple):
     """The facts about the work in a window that are not from counters; all are optional.
 
     `moved_rate` is the counted bytes per second of a running call, `counted_rate` per second of the whole window."""
 
     limit: str = ""
     of_peak: tuple[Use, ...] = ()
-    clock_of_spec: float | None = None
+    clock: Use | None = None
     call_s: float = 0.0
     launch_s: float = 0.0
     moved_rate: float = 0.0
@@ -428,7 +428,7 @@ class Window:
             link=(*(load.of_peak if limit.startswith("link.") else ()), *(self._links() if alone else ())),
             busy=next(iter(self._uses((Measure.BUSY,), alone and is_gpu)), None),
             capped=Use(capped, "samples under the power cap") if is_gpu else None,
-            clock=self._core_clock_use() if alone else _clock_of_spec(load),
+            clock=self._core_clock_use() if alone else load.clock,
             launch=launch if is_gpu else None,
             dependent=load.is_dependent,
         )
@@ -522,7 +522,3 @@ def is_slowed(clock_hz: float | None, model: Device) -> bool:
     """Return whether a core clock is below 97 % of the device's own; True if one of the two is unknown."""
     nominal_hz = _nominal_clock_hz(model)
     return not clock_hz or not nominal_hz or clock_hz < SLOWED * nominal_hz
-
-
-def _clock_of_spec(load: WindowLoad) -> Use | None:
-    return Use(load.clock_of_spec, "clock over the data sheet clock") if load.clock_of_spec is not None else None

@@ -161,11 +161,6 @@ class ResultRow:
     impossible: tuple[ImpossibleShare, ...] = ()
 
     @property
-    def suite(self) -> str:
-        """The suite's name."""
-        return self.result.case.suite
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the conditions of the measurement, and `above-peak` if a share is impossible."""
         return (*self.result.labels, *([peaks.ABOVE_PEAK] if self.impossible else []))
@@ -237,7 +232,8 @@ class Spread:
     @cached_property
     def statuses(self) -> dict[Status, int]:
         """The number of replicates with each status that occurred, the most frequent first."""
-        return dict(Tally(row.result.status for row in self.rows).most_common())
+        statuses = [row.result.status for row in self.rows]
+        return dict(Tally(statuses).most_common()) if statuses[1:] else {statuses[0]: 1}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -343,11 +339,13 @@ def filled_fraction(result: Result, series: Series) -> float:
     Its early samples, its warm-up and the discarded samples of the result count too; a discarded one is taken to
     have lasted as long as the median sample."""
     window = result.window[1] - result.window[0]
+    if window <= 0:
+        return 0.0
     same_load = [timed for timed in result.series if _runs_same_calls(series, timed)]
     seconds = sum(sum(timed.values) * timed.calls for timed in same_load)
     dropped = sum(count for _, count in result.discarded) - sum(len(timed.values) for timed in same_load[1:])
     seconds += max(dropped, 0) * stats.median(series.values) * series.calls  # a discarded sample ran the same calls
-    return (seconds + series.warmup_s) / window if window > 0 else 0.0
+    return (seconds + series.warmup_s) / window
 
 
 def _runs_same_calls(series: Series, candidate: Series) -> bool:

@@ -148,10 +148,10 @@ def relative_deviation(medians: Sequence[float]) -> float:
     """Return the standard deviation (n - 1) of medians over the size of their mean, a fraction.
 
     It is NaN for fewer than two medians and for a mean of 0."""
-    values = np.asarray(medians, dtype=float)
-    if len(values) < 2 or not values.mean():
+    if len(medians) < 2:
         return math.nan
-    return float(values.std(ddof=1) / abs(values.mean()))
+    values = np.asarray(medians, dtype=float)
+    return float(values.std(ddof=1) / abs(values.mean())) if values.mean() else math.nan
 
 
 def reproducibility(medians: Sequence[float], case_id: str, models: Collection[str]) -> Reproducibility | None:

@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpubench.analysis.figure import WITHIN_PROCESS, Figure, NoEnergy, ResultRow, Spread
 from gpubench.analysis.key_figures import KeyValue, leading_values
@@ -285,8 +285,7 @@ _MOST_BESIDE = 3  # the most figures beside a headline
 _ALIGNED = 8  # elements of a row of 16-bit numbers that 16 bytes hold
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCase:
+class ListedCase(NamedTuple):
     """One case as texts, which are empty for missing values, with the `spread` that they describe.
 
     `name` leaves out the axes that all cases of its name share. `device` is empty unless cases of the suite ran on

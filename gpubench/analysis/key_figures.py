@@ -1,7 +1,7 @@
 """Find the values of a run's key figures: of every run, of suites by other authors, and of the section of a suite."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpubench.analysis.figure import Figure, Spread
@@ -62,10 +62,6 @@ def key_values(summary: Summary) -> list[KeyValue]:
     """Return the key figures for which a run has values: first for GPUs, then for the host, then declared ones.
 
     A key figure has one entry for each device with a value. Only suites of other authors declare some."""
-    spreads = [spread for spread in summary.spreads() if spread.figure is not None]
-    measured: dict[bool, list[Spread]] = {True: [], False: []}  # by whether the host was measured
-    for spread in spreads:
-        measured[summary.device(spread.devices[0]).backend == "host"].append(spread)
     declared = [
         (suite.name, wanted)
         for suite in summary.run.manifest.suites
@@ -74,23 +70,20 @@ def key_values(summary: Summary) -> list[KeyValue]:
     ]
     return [
         value
-        for figures, candidates in ((OF_GPU, measured[False]), (OF_HOST, measured[True]), (declared, spreads))
+        for figures, of_host in ((OF_GPU, (False,)), (OF_HOST, (True,)), (declared, (False, True)))
         for suite, wanted in figures
-        for value in _values(summary, candidates, suite, wanted)
+        for value in _values(summary, suite, wanted, of_host)
     ]
 
 
 def leading_values(summary: Summary, suite: str) -> list[KeyValue]:
     """Return the figures that lead the section of a suite; each title has the axes that the figure leaves open."""
-    wanted_figures = [wanted for name, wanted in OF_SUITES if name == suite]
-    if not wanted_figures:
-        return []
-    spreads = [spread for spread in summary.spreads() if spread.case.suite == suite and spread.figure is not None]
     return [
         replace(value, title=", ".join((value.title, *_open_axes(spread, wanted))))
-        for wanted in wanted_figures
-        for value in _values(summary, spreads, suite, wanted)
-        for spread in spreads
+        for name, wanted in OF_SUITES
+        if name == suite
+        for value in _values(summary, suite, wanted)
+        for spread in summary.spreads_by_name.get((suite, wanted.case), ())
         if (spread.case.id, spread.devices) == (value.case_id, value.devices)
     ]
 
@@ -100,14 +93,15 @@ def _open_axes(spread: Spread, wanted: KeyFigure) -> list[str]:
     return [units.axis_value_text(axis, value) for axis, value in spread.case.params if axis not in texts]
 
 
-def _values(summary: Summary, spreads: Sequence[Spread], suite: str, wanted: KeyFigure) -> Iterator[KeyValue]:
-    """Yield the value of the key figure `wanted` of a suite among `spreads`, one for each first device of a case."""
+def _values(
+    summary: Summary, suite: str, wanted: KeyFigure, of_host: tuple[bool, ...] = (False, True)
+) -> Iterator[KeyValue]:
+    """Yield the value of a key figure for each first device of a case: the host, if `of_host` has True, or others."""
     nearest: dict[str, tuple[float, Spread]] = {}  # first device → distance and case
-    for spread in spreads:
-        case = spread.case
-        if (case.suite, case.name) != (suite, wanted.case):
+    for spread in summary.spreads_by_name.get((suite, wanted.case), ()):
+        if spread.figure is None or (summary.device(spread.devices[0]).backend == "host") not in of_host:
             continue
-        distance = _distance(dict(case.params), wanted)
+        distance = _distance(dict(spread.case.params), wanted)
         device = next(iter(spread.devices), "")
         if distance is not None and distance <= nearest.get(device, (math.inf, spread))[0]:
             nearest[device] = (distance, spread)

@@ -11,7 +11,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from gpubench.analysis.trust import HEALTH_SOURCE, STATE_SOURCE, doubts, limitat
 from gpubench.base import units
 from gpubench.model import (
     Better,
-    Device,
     EventClass,
     Facts,
     Manifest,
@@ -128,19 +126,12 @@ def overview(summary: Summary) -> Overview:
 
 def _device_lines(summary: Summary) -> Iterator[str]:
     """Yield a line for each model of device: `2 × NVIDIA H200 (cuda:0, cuda:1), 132 SMs, 139.8 GiB`."""
-    models: dict[tuple[str, str], list[str]] = {}
+    models: dict[tuple[str, ...], list[str]] = {}
     for device in summary.measured_devices:
-        models.setdefault((device.name, _device_size(device)), []).append(device.id)
-    for (name, size), ids in models.items():
+        models.setdefault((device.name, *device.sizes), []).append(device.id)
+    for (name, *sizes), ids in models.items():
         count = f"{len(ids)} × " if len(ids) > 1 else ""
-        yield f"{count}{name} ({', '.join(ids)}){size}"
-
-
-def _device_size(device: Device) -> str:
-    """Return compute units and memory of a device as `, 132 SMs, 139.8 GiB`; an unknown one is left out."""
-    kind = {"cuda": "SMs", "rocm": "CUs"}.get(device.id.partition(":")[0], "cores")
-    count = f", {device.units} {kind}" if device.units else ""
-    return count + (f", {units.round_size(device.memory_bytes)}" if device.memory_bytes else "")
+        yield ", ".join((f"{count}{name} ({', '.join(ids)})", *sizes))
 
 
 def _conditions(summary: Summary) -> list[str]:
@@ -148,14 +139,14 @@ def _conditions(summary: Summary) -> list[str]:
     settings = run.manifest.settings
     cases = len({result.case.id for result in run.results})
     skipped = len({result.case.id for result in run.results if result.status == "skipped"})
-    of_all = f"{cases - skipped} of {cases}" if skipped else str(cases)
+    of_all = f"{cases - skipped} of {units.count(cases)}" if skipped else units.count(cases)
     count = len({result.replicate for result in run.results})
     replicates = f" × {count} replicates" if count > 1 else ""
     tier = f"tier {settings.tier}" if settings.tier else ""
     return [
         *_versions(run.manifest.facts),
         *([tier] if tier else []),
-        f"{of_all} {'case' if cases == 1 else 'cases'}{replicates} in {units.duration(_end_s(run))}",
+        f"{of_all}{replicates} in {units.duration(_end_s(run))}",
         _date(run.manifest.started),
         f"gpubench {run.manifest.gpubench}",
     ]
@@ -177,7 +168,7 @@ def _versions(facts: Facts) -> list[str]:
 def _date(started: str) -> str:
     """Return a date as `2026-11-20 17:43 UTC`; a text that is no date is returned unchanged."""
     try:
-        return f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
+        return units.utc(units.unix_seconds(started))
     except ValueError:
         return started
 

@@ -7,7 +7,7 @@ Read from a traced run how its devices spent their time, and their kernels and c
 `gpubench profile --trace` writes these results in the suite `profile`. A result of the same name without one of these
 parts was written by another program and is left out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -238,9 +238,9 @@ def forwarded_work(run: Run) -> list[ForwardedWork]:
     return forwarded
 
 
-def _results(run: Run, name: str) -> Iterator[Result]:
-    results = (result for result in run.results if result.status == "ok")
-    return (result for result in results if (result.case.suite, result.case.name) == (SUITE, name))
+def _results(run: Run, name: str) -> list[Result]:
+    of_suite = [result for result in run.results if result.case.suite == SUITE]
+    return [result for result in of_suite if result.case.name == name and result.status == "ok"]
 
 
 def _values(result: Result) -> dict[str, Sequence[float]]:

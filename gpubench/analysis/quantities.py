@@ -82,14 +82,16 @@ def headline(result: Result) -> Series | None:
     """Return the headline of a result, its first series; None if nothing was timed.
 
     If several ranks have a series of that label, the headline is the one with the worst median."""
-    return series_labelled(result, result.series[0].label) if result.series else None
+    return series_labelled(result, "")
 
 
 def series_labelled(result: Result, label: str) -> Series | None:
     """Return the series of a result with that label, the first series for an empty label; None if there is none.
 
     If several ranks have such a series, it is the one with the worst median."""
-    label = label or (result.series[0].label if result.series else "")
+    if not label and len(result.series) < 2:
+        return next(iter(result.series), None)
+    label = label or result.series[0].label
     ranks = [series for series in result.series if series.label == label]
     return max(ranks, key=_badness) if len(ranks) > 1 else next(iter(ranks), None)
 

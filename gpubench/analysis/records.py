@@ -24,10 +24,12 @@ def record(value: Any, names: Mapping[str, str] | None = None) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
-        return {str(name): record(item, names) for name, item in value.items()}
+    if value is None or isinstance(value, str | int):
+        return value
     if isinstance(value, tuple | list):
         return [record(item, names) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): record(item, names) for name, item in value.items()}
     if not is_dataclass(value):
         return value
     members: dict[str, Any] = {}

@@ -5,7 +5,6 @@ import math
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from gpubench.analysis import phases
 from gpubench.analysis.key_figures import KeyValue
@@ -13,6 +12,7 @@ from gpubench.analysis.overview import overview
 from gpubench.analysis.summary import Summary
 from gpubench.analysis.trend import Entry, Line, RunSource, Trend, TrendPoint, entries
 from gpubench.analysis.trust import trust_brief
+from gpubench.base import units
 from gpubench.model import Better, Run
 
 
@@ -80,7 +80,7 @@ class SiteRun:
     @property
     def date(self) -> str:
         """`2026-11-20 17:43 UTC`."""
-        return f"{datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC"
+        return units.utc(self.at)
 
     @property
     def trust(self) -> str:
@@ -145,7 +145,7 @@ def site_run(run: Run, file: str, content_key: str, written_at: float) -> SiteRu
         f"{started} {run.manifest.started_at}" if started else content_key,
         file,
         _device_text(run),
-        _seconds(started) if started else written_at,
+        units.unix_seconds(started) if started else written_at,
         run.manifest.settings.tier,
         tuple(dict.fromkeys(result.case.suite for result in run.results)),
         len(run.results),
@@ -195,14 +195,6 @@ def catalogue(devices: Sequence[SiteDevice]) -> dict[str, CataloguePage]:
         for kind, pages in (("cards", cards), ("cases", cases))
         for name, rows in pages.items()
     }
-
-
-def _seconds(started: str) -> float:
-    """Return an ISO date and time in seconds since 1970; without a time zone it is in UTC, as gpubench writes it.
-
-    Raises ValueError for a text that is no date."""
-    moment = datetime.fromisoformat(started)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _device_text(run: Run) -> str:

@@ -124,10 +124,10 @@ class SoakLedger:
     @property
     def verdict(self) -> str:
         """The outcome in one line: `3 passes in 10 min, 4096 samples compared: no wrong bit was found`."""
-        passes = f"{self.passes} pass{'es' * (self.passes != 1)} in {units.duration(self.seconds)}"
+        passes = f"{units.count(self.passes, 'pass')} in {units.duration(self.seconds)}"
         count = len(self.wrong)
         without_findings = "no wrong bit was found" if self.compared else "nothing could be compared"
-        outcome = f"{count} finding{'s' * (count > 1)}" if count else without_findings
+        outcome = units.count(count, "finding") if count else without_findings
         health = ", and a device is unhealthy" if self.sick else ""
         return f"{passes}, {self.compared} samples compared: {outcome}{health}"
 

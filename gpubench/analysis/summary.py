@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from gpubench import stats
 from gpubench.analysis import counters, peaks, quantities
@@ -75,6 +76,7 @@ class Summary:
         self._reproducibilities: dict[tuple[str, tuple[str, ...]], Reproducibility | None] = {}
         # The keys are the ids of a result and a series, which stay unique as long as the dictionary holds both objects.
         self._figures: dict[tuple[int, int], tuple[Result, Series, Figure]] = {}
+        self.points: dict[tuple[int, int], Any] = {}  # the points of views, by the same keys
 
     def _with_earned_labels(self, run: Run, result: Result) -> Result:
         """Return a result without the label `power-capped` unless the clock of one of its devices was lowered.
@@ -237,6 +239,14 @@ class Summary:
         return list(self._spreads)
 
     @cached_property
+    def spreads_by_name(self) -> dict[tuple[str, str], list[Spread]]:
+        """The spreads by suite and name of the case, each in the order of `spreads`."""
+        by_name: dict[tuple[str, str], list[Spread]] = {}
+        for spread in self._spreads:
+            by_name.setdefault((spread.case.suite, spread.case.name), []).append(spread)
+        return by_name
+
+    @cached_property
     def _spreads(self) -> list[Spread]:
         """The spread of each case on each device set, in the order that `spreads` describes."""
         grouped: dict[tuple[str, tuple[str, ...]], list[ResultRow]] = {}
@@ -331,7 +341,7 @@ def window_load(summary: Summary, result: Result, series: Series) -> counters.Wi
     return counters.WindowLoad(
         limit=series.limit,
         of_peak=tuple(Use(share.fraction, f"share of {share.peak_text}") for share in specified[-1:]),
-        clock_of_spec=peaks["clock"] / peaks["spec"] if {"clock", "spec"} <= peaks.keys() else None,
+        clock=Use(peaks["clock"] / peaks["spec"], "clock over the data sheet clock") if len(specified) == 2 else None,
         call_s=call_s,
         launch_s=summary.empty_kernels.seconds(result.devices[0], series.mode),
         moved_rate=quantities.rate(series.work.moved, call_s) if call_s > 0 else 0.0,

@@ -58,19 +58,19 @@ def trust_text(run_doubts: Sequence[str]) -> str:
     """Return `yes`, `no, because …` with the worst doubt and the number of others, or `imported, not checked`."""
     if not run_doubts or run_doubts[0] == _IMPORTED:
         return _IMPORTED if run_doubts else "yes"
-    return f"no, because {run_doubts[0]}{_and_more(len(run_doubts) - 1, 'reason', 'reasons')}"
+    return f"no, because {run_doubts[0]}{_and_more(len(run_doubts) - 1, 'reason')}"
 
 
 def trust_brief(run_doubts: Sequence[str]) -> str:
     """Return `yes`, `no, 2 reasons` with the number of doubts, or `imported, not checked`."""
     if not run_doubts or run_doubts[0] == _IMPORTED:
         return trust_text(run_doubts)
-    return f"no, {len(run_doubts)} {'reason' if len(run_doubts) == 1 else 'reasons'}"
+    return f"no, {units.count(len(run_doubts), 'reason')}"
 
 
-def _and_more(count: int, one: str, several: str) -> str:
+def _and_more(count: int, noun: str) -> str:
     """Return `, and 2 more reasons`; empty for none."""
-    return f", and {count} more {one if count == 1 else several}" if count else ""
+    return f", and {units.count(count, f'more {noun}')}" if count else ""
 
 
 def limitations(summary: Summary, values: Sequence[KeyValue]) -> list[str]:
@@ -102,24 +102,20 @@ def _defects(summary: Summary) -> Iterator[str]:
         yield "the run was interrupted before all cases were measured (`run --resume` continues it)"
     yield from _cases_with_status(summary.run.results, "failed", "failed")
     if impossible := [row for row in summary.rows() if row.impossible]:
-        yield f"{_case_count(len(impossible))} above the peak of the device"
+        yield f"{units.count(len(impossible))} above the peak of the device"
 
 
 def _dry_run(summary: Summary) -> Iterator[str]:
     if count := sum("dry-run" in result.labels for result in summary.run.results):
-        yield f"{_case_count(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
+        yield f"{units.count(count)} ran on a stand-in for a GPU, which measures nothing (dry-run)"
 
 
 def _cases_with_status(results: Iterable[Result], status: Status, verb: str) -> Iterator[str]:
     causes = Tally(result.cause for result in results if result.status == status)
     if causes:
         named = [cause.replace("-", " ") or "no cause given" for cause, _ in causes.most_common(_NAMED)]
-        more = _and_more(len(causes) - len(named), "cause", "causes")
-        yield f"{_case_count(causes.total())} {verb} ({', '.join(named)}{more})"
-
-
-def _case_count(count: int) -> str:
-    return "1 case" if count == 1 else f"{count} cases"
+        more = _and_more(len(causes) - len(named), "cause")
+        yield f"{units.count(causes.total())} {verb} ({', '.join(named)}{more})"
 
 
 def _sick(summary: Summary) -> Iterator[str]:
@@ -141,7 +137,7 @@ def _disturbances(summary: Summary, values: Sequence[KeyValue]) -> Iterator[tupl
         if is_key or len(cases) >= _MANY * len(measured) > 0:
             names = Tally(name for causes in cases.values() for name in causes)
             ((first, _),) = names.most_common(1)
-            explained = f"{_EXPLAINED[first]} ({first}){_and_more(len(names) - 1, 'cause', 'causes')}"
+            explained = f"{_EXPLAINED[first]} ({first}){_and_more(len(names) - 1, 'cause')}"
             yield f"in {len(cases)} of {len(measured)} cases {explained}", is_key or not key
 
 
@@ -151,7 +147,7 @@ def _uncertain(summary: Summary, values: Sequence[KeyValue]) -> Iterator[str]:
     if wide:
         worst = max(wide, key=lambda value: value.figure.interval.half_width)
         width = units.percent(worst.figure.interval.half_width, 0)
-        more = _and_more(len(wide) - 1, "key figure", "key figures")
+        more = _and_more(len(wide) - 1, "key figure")
         yield f"{worst.title} is uncertain by ± {width} ({_cause_of_scatter(summary, worst)}){more}"
 
 
@@ -192,14 +188,14 @@ def _capped(summary: Summary) -> Iterator[str]:
 def _unsettled(summary: Summary) -> Iterator[str]:
     count = sum("unsettled" in result.labels for result in summary.run.results)
     if count:
-        yield f"{_case_count(count)} still drifted at the end of the measuring time (unsettled)"
+        yield f"{units.count(count)} still drifted at the end of the measuring time (unsettled)"
 
 
 def _unchecked(summary: Summary) -> Iterator[str]:
     """Yield one clause with the number of cases, if any, whose answers nothing checks."""
     count = sum("unchecked" in result.labels for result in summary.run.results)
     if count:
-        yield f"nothing checks the answers of {_case_count(count)} (unchecked)"
+        yield f"nothing checks the answers of {units.count(count)} (unchecked)"
 
 
 def skips(summary: Summary) -> list[str]:
@@ -211,9 +207,9 @@ def _skipped(results: Iterable[Result]) -> Iterator[str]:
     skipped = [result for result in results if result.status == "skipped"]
     missing = Tally(result.reason for result in skipped if result.cause == "missing")
     for reason, count in missing.most_common():
-        yield f"{_case_count(count)} skipped: {reason}"
+        yield f"{units.count(count)} skipped: {reason}"
     other_reasons = Tally(result.reason for result in skipped if result.cause != "missing")
     if other_reasons:
         (reason, _), *rest = other_reasons.most_common()
-        more = f" (and {len(rest)} more {'reason' if len(rest) == 1 else 'reasons'})" if rest else ""
-        yield f"{_case_count(other_reasons.total())} skipped: {reason}{more}"
+        more = f" (and {units.count(len(rest), 'more reason')})" if rest else ""
+        yield f"{units.count(other_reasons.total())} skipped: {reason}{more}"

@@ -1,7 +1,5 @@
 """Let ranks of a case, or threads, share flags, small numbers and data in host memory, with waits of limited time."""
 
-from __future__ import annotations
-
 import os
 import select
 import threading

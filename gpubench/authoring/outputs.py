@@ -191,7 +191,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     for filled in _FILLED.finditer(text):
         number_of_line += text.count("\n", counted, filled.start())
         counted = filled.start()
-        yield number_of_line, _COLOURS.sub("", text[counted : min(filled.end(), counted + _MOST_CHARACTERS)]).strip()
+        line = _COLOURS.sub("", text[counted : min(filled.end(), counted + _MOST_CHARACTERS)]).strip()
+        if line:  # a line of colours alone is blank
+            yield number_of_line, line
 
 
 def row(head: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
@@ -229,9 +231,9 @@ def number_or_text(text: str) -> int | float | str:
 def quantity(name: str, unit: str, *values: str | float) -> Series:
     """Return a series in the SI unit of the printed `unit` (a key of UNITS), which also says whether more is better.
 
-    The values keep exactly their decimal digits. Raises BadOutput if a text is not a number."""
+    The values keep exactly their decimal digits. Raises BadOutput if one is not a number."""
     si_unit, power, better = UNITS[unit]
-    numbers = (number(value) if isinstance(value, str) else value for value in values)
+    numbers = (number(str(value)) if isinstance(value, str | bool | list | dict) else value for value in values)
     return Series(name, si_unit, tuple(to_si(value, power) for value in numbers), better=better)
 
 

@@ -8,6 +8,7 @@ GitHub and GitLab search the rendered text for references, so that a backslash o
 do not search code. Therefore a word that could be more than a plain word is shown as code; all other words stay
 unchanged."""
 
+import functools
 import re
 import unicodedata
 from typing import TypeVar
@@ -93,6 +94,7 @@ _LINE_START = re.compile(r"[-+=:]+|\d+[.)]")  # a list, a rule, an underlined he
 _SPLITTING = {"`": "&#96;", "|": "&#124;"}  # a backtick ends a code span, and a bar ends a cell even inside one
 
 
+@functools.lru_cache(maxsize=256)  # most cells of a table occur again
 def escape(text: str) -> str:
     """Return `text`, which is already clean, as Markdown that shows the same text.
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -105,6 +106,11 @@ def interval(low: float, high: float, unit: str, centre: float, digits: int = 4)
     return f"{significant(low / factor, digits)} – {significant(high / factor, digits)} {text}".rstrip()
 
 
+def count(number: int, noun: str = "case") -> str:
+    """Return a number with its noun: `1 case`, `2 cases`, `2 passes`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """Return a fraction as a percentage: 0.873 → 87.3 %."""
     return f"{fraction * 100:.{digits}f} %"
@@ -120,6 +126,19 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def unix_seconds(date: str) -> float:
+    """Return an ISO 8601 date and time in seconds since 1970; without a time zone it is in UTC, as gpubench writes it.
+
+    Raises ValueError for a text that is no date."""
+    moment = datetime.fromisoformat(date)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def utc(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
+    """Return seconds since 1970 as a date in UTC, such as `2026-11-20 17:43 UTC`; `form` is a format of `strftime`."""
+    return f"{datetime.fromtimestamp(at, UTC):{form}}"
 
 
 def fact(name: str, text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from gpubench.base import units
 from gpubench.base.clean import one_line
 from gpubench.cli import _print
 from gpubench.cli._late import late
@@ -39,7 +40,7 @@ def answer_parts(
     passing = answers.PASSING[:1] if answer.title == answers.AB else answers.PASSING
     listed_findings = [finding for finding in judgement.findings if every or finding.verdict not in passing]
     hidden = len(judgement.findings) - len(listed_findings)
-    note = f"not listed: {finding_text.plural(hidden, 'passing case')}; --all lists them"
+    note = f"not listed: {units.count(hidden, 'passing case')}; --all lists them"
     parts += finding_parts(listed_findings, finding_text.HEADS[2:4], every, wide)
     return [*parts, *([_print.plain(note, "dim")] if hidden else [])]
 
@@ -48,7 +49,7 @@ def finding_parts(findings: Sequence[judge.Finding], sides: Sequence[str], every
     """Return the table of the first 60 cases in `findings` (with `every` of all), and a note about the others."""
     printed = findings if every else findings[:_MOST_ROWS]
     rest = len(findings) - len(printed)
-    note = f"not listed: {finding_text.plural(rest, 'more case')}, none worse; --all lists them"
+    note = f"not listed: {units.count(rest, 'more case')}, none worse; --all lists them"
     split = [
         _print.plain(f"{finding_text.signed(finding.observed_change)}: {parts}; {finding.case.id}", "dim")
         for finding in printed

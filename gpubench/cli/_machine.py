@@ -23,7 +23,6 @@ with late():
 
 Part = Table | Text | Padding
 _INDENT = 4
-_UNITS = {"cuda": "SMs", "rocm": "CUs", "host": "cores"}
 
 
 def machine(
@@ -73,7 +72,7 @@ def _verdict(facts: model.Facts, healths: Sequence[health.Health]) -> str:
         return "no GPU is usable: `gpubench run` measures the host processor"
     sick = [of_device.device for of_device in healths if of_device.severity == "sick"]
     names = ", ".join(dict.fromkeys(device.name for device in gpus))
-    answer = f"ready to measure {len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}: {names}"
+    answer = f"ready to measure {units.count(len(gpus), 'GPU')}: {names}"
     return f"{answer}; unhealthy: {', '.join(sick)}" if sick else answer
 
 
@@ -86,12 +85,10 @@ def _indented(text: str, style: str = "", depth: int = 1) -> Padding:
 
 
 def _device_parts(device: model.Device) -> Iterator[Part]:
-    kind = _UNITS.get(device.id.partition(":")[0], "cores")
     facts = [
         device.name,
         device.arch,
-        f"{device.units} {kind}" if device.units else "",
-        units.round_size(device.memory_bytes) if device.memory_bytes else "",
+        *device.sizes,
         f"last-level cache {units.brief_size(device.cache_bytes)}" if device.cache_bytes else "",
         f"reaches {', '.join(device.peers)}" if device.peers else "",
     ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,12 +20,7 @@ with late():
     from gpubench.tools import history
 
 
-class TierName(StrEnum):
-    """How much is measured."""
-
-    SMOKE = "smoke"
-    QUICK = "quick"
-    FULL = "full"
+TierName = Literal["smoke", "quick", "full"]
 
 
 def suite_completions() -> list[str]:
@@ -44,7 +38,8 @@ def case_completions(ctx: typer.Context, incomplete: str) -> list[str]:
     if "[" not in incomplete:
         return [f"{suite}/{name}" for name in planning.load_suite(suite).definitions]
     given = ctx.params
-    tier, facts = TierName(given.get("tier") or TierName.QUICK), inventory.facts()
+    tier: TierName = given.get("tier") or "quick"
+    facts = inventory.facts()
     planned = planning.make(facts, settings(facts, [suite], given.get("device"), False, tier, None, None))
     return list(dict.fromkeys(job.case.id for job in planned.jobs))
 
@@ -126,7 +121,7 @@ def settings(
     suites: list[str] | None,
     devices: list[str] | None,
     with_host: bool,
-    tier: TierName,
+    tier: model.Tier,
     filters: list[str] | None,
     data: list[Path] | None,
     replicates: int = 1,
@@ -140,7 +135,7 @@ def settings(
     return model.Settings(
         suites=planning.suite_names(suites or []),
         devices=planning.device_ids(facts, devices or [], with_host),
-        tier=tier.value,
+        tier=tier,
         filters=tuple(filters or []),
         replicates=replicates,
         seed=seed,
@@ -162,3 +157,13 @@ def run_file(out: Path | None, kind: str = "") -> Path:
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}; name a place with --out") from error
     return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{kind}.jsonl"
+
+
+def new_folder(out: Path | None, kind: str) -> Path:
+    """Make and return a new folder: `out`, or a name of time and `kind` in gpubench-runs."""
+    folder = (out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{kind}").absolute()
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; name a new folder with --out") from error
+    return folder

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -70,34 +71,25 @@ def table(
 
 
 class _FastTable(Table):
-    """A table that prints as rich does, in a tenth of the time if it has no title and every cell fits."""
+    """A table that prints as rich does, in a tenth of the time if it has no title and every cell fits in one style."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         names = [str(column.header) for column in self.columns]
         most = max((name.count("\n") for name in names), default=0)  # headings stand on the last line of the head
         heads = [Text("\n" * (most - name.count("\n")) + name, "bold") for name in names]
-        columns = [
-            [_lines(cell, console) for cell in (head, *column.cells) if isinstance(cell, Text)]
-            for head, column in zip(heads, self.columns, strict=True)
-        ]
-        widths = [max(Segment.get_line_length(line) for cell in column for line in cell) for column in columns]
+        columns = [[head, *column.cells] for head, column in zip(heads, self.columns, strict=True)]
+        widths = [max(cell_len(line) for cell in column for line in str(cell).split("\n")) for column in columns]
         is_limited = self.title or any(column.min_width or column.max_width for column in self.columns)
         if is_limited or sum(widths) + 2 * (len(widths) - 1) > options.max_width:
             yield from super().__rich_console__(console, options)
             return
         for row in zip(*columns, strict=True):
-            for line in zip_longest(*row, fillvalue=[]):
+            styles = [console.get_style(cell.style) if isinstance(cell, Text) and cell.style else None for cell in row]
+            for line in zip_longest(*(str(cell).split("\n") for cell in row), fillvalue=""):
                 written: list[Segment] = []
-                for segments, width, column in zip(line, widths, self.columns, strict=True):
-                    padding = Segment(" " * (width - Segment.get_line_length(segments)))
+                for text, style, width, column in zip(line, styles, widths, self.columns, strict=True):
+                    padding = Segment(" " * (width - cell_len(text)))
                     gap = [Segment("  ")] if written else []
-                    written += [*gap, padding, *segments] if column.justify == "right" else [*gap, *segments, padding]
+                    cell = [Segment(text, style), padding]
+                    written += [*gap, *(reversed(cell) if column.justify == "right" else cell)]
                 yield from Segment.simplify([*written, Segment("\n")])
-
-
-def _lines(cell: Text, console: Console) -> list[list[Segment]]:
-    """Return the lines of a cell in their styles."""
-    if not cell.spans:
-        style = console.get_style(cell.style) if cell.style else None
-        return [[Segment(line, style)] for line in cell.plain.split("\n")]
-    return [list(line.render(console)) for line in cell.split("\n", allow_blank=True)]

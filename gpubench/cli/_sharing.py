@@ -63,6 +63,11 @@ def for_terminal(value: Value) -> Value:
     return shareable(value) if is_ci() else value
 
 
+def say(message: str) -> None:
+    """Print one line on standard error as others may read it in a CI."""
+    _print.say(for_terminal(message))
+
+
 @functools.cache
 def _read_salt(path: Path) -> bytes:
     """Return the salt in the file `path`, 32 bytes; the file is made if it does not exist."""

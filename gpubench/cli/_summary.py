@@ -218,12 +218,11 @@ _LEFT = ("device", "bound by", "state")
 
 def _one_line_each(suite: frame.ListedSuite, columns: Columns, room: int) -> Table:
     """Return the cases as a table; names are folded to `room` characters, and cases that are not ok are yellow."""
-    names = [_folded(case.name, case.beside, room) for case in suite.cases]
     heads = ["case", *(head for head, _ in columns)]
-    rows = [
-        [name, *(_styled(cells[number], case) for _, cells in columns)]
-        for number, (case, name) in enumerate(zip(suite.cases, names, strict=True))
-    ]
+    rows = []
+    for number, case in enumerate(suite.cases):
+        rows.append([folded(case.name, room), *(_styled(cells[number], case) for _, cells in columns)])
+        rows += [[line, *[Text("")] * len(columns)] for line in _secondary_lines(case.beside, room)]
     printed = _print.table(heads, rows, right=[head for head in heads[1:] if head not in _LEFT])
     for column in printed.columns[1:]:
         column.no_wrap = True
@@ -233,7 +232,7 @@ def _one_line_each(suite: frame.ListedSuite, columns: Columns, room: int) -> Tab
 def _two_lines_each(suite: frame.ListedSuite, columns: Columns, width: int) -> Iterator[Text]:
     """Yield each case as its name and, below, its figures in indented lines of at most `width` characters."""
     for number, case in enumerate(suite.cases):
-        yield _folded(case.name, "", width)
+        yield folded(case.name, width)
         line = INDENT
         figures = ((head, cells[number]) for head, cells in columns if cells[number])
         for text in (f"{cell} {head}" if head == _ROOF else cell for head, cell in figures):
@@ -247,11 +246,6 @@ def _two_lines_each(suite: frame.ListedSuite, columns: Columns, width: int) -> I
 
 def _styled(cell: str, case: frame.ListedCase) -> Text:
     return _print.plain(cell, "" if case.is_ok else "yellow")
-
-
-def _folded(name: str, secondary: str, room: int) -> Text:
-    """Return a case's name in lines of at most `room` characters, broken after commas, and dimmed `secondary` below."""
-    return Text("\n").join([folded(name, room), *_secondary_lines(secondary, room)])
 
 
 def _secondary_lines(secondary: str, room: int) -> list[Text]:

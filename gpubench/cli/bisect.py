@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,6 @@ with late():
     from gpubench import plugins
     from gpubench.judging import answer
     from gpubench.judging import rounds as settling
-    from gpubench.tools import history
     from gpubench.tools.gating import ab as builds
     from gpubench.tools.gating import bisect as search
     from gpubench.tools.gating import gate as gating
@@ -57,7 +55,7 @@ def bisect(
     suite: Suite = None,
     filter: options.Filters = None,  # noqa: A002 - the option's name
     device: options.Devices = None,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     threshold: _verdicts.Threshold = None,
     replicates: Replicates = 5,
     out: Folder = None,
@@ -67,15 +65,11 @@ def bisect(
     A commit that cannot be built or judged is skipped."""
     if not build:
         raise UsageError("name the command that builds a checkout: gpubench bisect GOOD BAD -- make")
-    folder = (out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bisect").absolute()
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; name a new folder with --out") from error
+    folder = options.new_folder(out, "-bisect")
     policy = _verdicts.policy(None, threshold, False, False, False, False)
     request = gating.GateRequest(plugins.load("gates", "regression"), policy, settling.ROUNDS)
     devices = [argument for text in device or [] for argument in ("--device", text)]
-    arguments = (*(suite or ["headline"]), "--tier", tier.value, *devices)
+    arguments = (*(suite or ["headline"]), "--tier", tier, *devices)
     filters = tuple(filter or ())
 
     def judge(pair: tuple[builds.Build, builds.Build], place: Path) -> int:
@@ -84,12 +78,12 @@ def bisect(
         measured = builds.BuildPair(pair, arguments, filters, place, _print.say)
         judged = gating.measure_and_judge_pair(request, measured, replicates)
         slower = [finding.case.id for finding in judged.judgement.findings if finding.verdict == "slower"]
-        _say(f"{place.name}: {answer.tally(judged.judgement)}")
+        sharing.say(f"{place.name}: {answer.tally(judged.judgement)}")
         filters = filters or tuple(slower[: answer.MOST_FILTERS])  # the first verdict decides which cases to follow
         return judged.exit_status(policy)
 
-    suspects = search.Bisection(Path.cwd(), tuple(build), command, folder, judge, _say).find(good, bad)
-    _say(f"followed: {', '.join(filters)}; run files: {folder}")
+    suspects = search.Bisection(Path.cwd(), tuple(build), command, folder, judge, sharing.say).find(good, bad)
+    sharing.say(f"followed: {', '.join(filters)}; run files: {folder}")
     skipped = f", {suspects.skipped} skipped" if suspects.skipped else ""
     if len(suspects.commits) == 1:
         _print.echo(f"FOUND: {suspects.commits[0]} is the first commit that is slower{skipped}")
@@ -97,7 +91,3 @@ def bisect(
     for line in (f"CANNOT JUDGE: it is one of {len(suspects.commits)} commits{skipped}", *suspects.commits):
         _print.echo(line)
     raise typer.Exit(4)
-
-
-def _say(message: str) -> None:
-    _print.say(sharing.for_terminal(message))

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.base.patterns import matches
 from gpubench.cli import _findings, _print, _summary, _verdicts
@@ -22,7 +23,7 @@ from gpubench.cli._late import late
 with late():
     from gpubench import plugins
     from gpubench.judging import comparison as judged
-    from gpubench.judging import evidence, finding_text, policy
+    from gpubench.judging import evidence, policy
     from gpubench.tools import rendering
     from gpubench.tools.gating import gate, peers, readings
 
@@ -202,9 +203,7 @@ def _case_parts(against: judged.RunComparison, name: str, selection: CaseSelecti
     is_whole = selection.every or len(selected) <= _summary.FEW_CASES
     printed = [finding for finding in selected if selection.every or not judged.is_small(finding)]
     hidden = len(selected) - len(printed)
-    note = _print.plain(
-        f"not listed: {finding_text.plural(hidden)} with less than 1 % of difference; --all lists them", "dim"
-    )
+    note = _print.plain(f"not listed: {units.count(hidden)} with less than 1 % of difference; --all lists them", "dim")
     return [
         *_findings.finding_parts(printed[: selection.top], ("A", name), is_whole, selection.wide),
         *([note] if hidden else []),

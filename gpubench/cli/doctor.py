@@ -60,7 +60,7 @@ def write(target: Path, device: list[str] | None) -> None:
 def _measure_smoke(device: list[str] | None) -> model.Run:
     """Measure all suites in the smoke tier and return the run; its run file is temporary."""
     facts = inventory.facts()
-    settings = options.settings(facts, ["all"], device, False, options.TierName.SMOKE, None, None)
+    settings = options.settings(facts, ["all"], device, False, "smoke", None, None)
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, _machine.run_display() as watch:
         return session.measure(plan.make(facts, settings), Path(folder) / "run.jsonl", sys.argv, watch)
 
@@ -181,9 +181,7 @@ def _measure(
             f"--noise needs --replicates of at least {noises.LEAST_REPLICATES}, because a spread needs as many"
         )
     facts = inventory.facts()
-    settings = options.settings(
-        facts, ["headline"], device, False, tier or options.TierName.QUICK, None, None, replicates=count
-    )
+    settings = options.settings(facts, ["headline"], device, False, tier or "quick", None, None, replicates=count)
     planned = plan.make(facts, settings)
     path = options.run_file(out, "-noise")
     _print.say(f"{len(planned.jobs)} cases in {count} replicates, about {units.duration(planned.seconds)}")

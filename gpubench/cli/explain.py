@@ -126,7 +126,7 @@ def _measured(case_id: str, devices: list[str] | None) -> model.Run:
     facts = inventory.facts()
     names = [case_id.partition("/")[0], "bandwidth", "gemm", "latency", "tensor"]
     ids: tuple[str, ...] = ()
-    for tier in (options.TierName.FULL, options.TierName.QUICK):  # the first one has more cases
+    for tier in ("full", "quick"):  # the first one has more cases
         settings = options.settings(facts, list(dict.fromkeys(names)), devices, False, tier, None, None)
         cases = [job.case for job in plan.make(facts, settings).jobs]
         wanted = [other for other in cases if other.id == case_id]

@@ -28,8 +28,8 @@ from gpubench.cli._late import late
 from gpubench.cli._layout import NamedRow, named_rows
 
 with late():
-    from gpubench.judging import finding_text, fleet_text
     from gpubench.judging import fleet as fleets
+    from gpubench.judging import fleet_text
     from gpubench.judging import policy as policies
     from gpubench.tools.fleet import board as boards
     from gpubench.tools.fleet import judging, launchers, session
@@ -171,11 +171,11 @@ def watch(folders: Folders, json: options.Json = False, no_redact: sharing.NoRed
 
 
 def _show_histories(histories: Sequence[judging.ComponentHistory], count: int) -> None:
-    measurements = finding_text.plural(count, "measurement")
+    measurements = units.count(count, "measurement")
     if not histories:
         _print.echo(f"{measurements}: no component was slow, and none became slower")
         return
-    _print.echo(f"{measurements}: {finding_text.plural(len(histories), 'component')} with a slow or a worse figure")
+    _print.echo(f"{measurements}: {units.count(len(histories), 'component')} with a slow or a worse figure")
     out, listed = _print.out(), histories[:_MOST_WATCHED]
     for component in listed:
         counts = f"slow in {component.suspected} of {len(component.states)}, recovered {component.recovered} times"
@@ -281,7 +281,7 @@ def run(
     slurm: Slurm = False,
     from_env: FromEnv = False,
     replicates: Replicates = 3,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     filter: options.Filters = None,  # noqa: A002 - the option's name
     time_limit: TimeLimit = 600.0,
     stagger: Stagger = 0.0,
@@ -294,7 +294,7 @@ def run(
     srun = srun_options(ctx, on, slurm, from_env)
     suites = suites or ["headline"]
     options.check_suites(suites)
-    order = boards.NodeOrder(tuple(suites), (), tier.value, tuple(filter or ()), replicates, time_limit)
+    order = boards.NodeOrder(tuple(suites), (), tier, tuple(filter or ()), replicates, time_limit)
     racks = session.read_racks(map) if map else {}
     request = session.FleetRequest(order, out, tuple(sys.argv), racks, session.Patience(stagger_s=stagger))
     with ExitStack() as stack:
@@ -332,7 +332,7 @@ def pairs(
     slurm: Slurm = False,
     from_env: FromEnv = False,
     rounds: Rounds = 5,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     time_limit: TimeLimit = 300.0,
 ) -> None:
     """Measure between nodes, in rounds of disjoint pairs, and find the node or the link that is slow.
@@ -340,7 +340,7 @@ def pairs(
     The exit status is 0 if none is slow, 1 if one is slow again when it is measured alone, and 4 if there are too few
     nodes or figures for a verdict."""
     srun = srun_options(ctx, on, slurm, from_env)
-    order = boards.NodeOrder(pairing.SUITES, (), tier.value, pairing.FILTERS, 1, time_limit)
+    order = boards.NodeOrder(pairing.SUITES, (), tier, pairing.FILTERS, 1, time_limit)
     request = session.FleetRequest(order, out, tuple(sys.argv))
     with ExitStack() as stack:
         launch = stack.enter_context(launched(on, slurm, request, srun))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +23,7 @@ with late():
     from gpubench import plugins
     from gpubench.judging import rounds as settling
     from gpubench.measuring import inventory, plan
-    from gpubench.tools import health, history
+    from gpubench.tools import health
     from gpubench.tools.gating import ab as builds
     from gpubench.tools.gating import baselines, saved
     from gpubench.tools.gating import gate as gating
@@ -127,7 +126,7 @@ def gate(
     )
     if run:
         options.check_suites(arguments)
-        facts, wanted = inventory.facts(), tier or options.TierName.QUICK
+        facts, wanted = inventory.facts(), tier or "quick"
         settings = options.settings(facts, arguments, device, False, wanted, filter, None, replicates or _REPLICATES)
         planned = plan.make(facts, settings)
         judged = _measure_and_judge(request, baseline, planned, options.run_file(out, "-gate"))
@@ -141,9 +140,9 @@ def gate(
     if save_baseline and status == 0 and not judged.measured:
         raise CannotJudge(f"not saved as the baseline {save_baseline}: no case has a figure to compare with")
     if save_baseline and status == 0:
-        _say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
+        sharing.say(f"baseline {save_baseline}: {baselines.save(save_baseline, judged.files, append)}")
     elif save_baseline:
-        _say(f"not saved as the baseline {save_baseline}: the gate did not pass")
+        sharing.say(f"not saved as the baseline {save_baseline}: the gate did not pass")
     raise typer.Exit(status)
 
 
@@ -202,14 +201,10 @@ def _measure_and_judge(
     if not request.policy.allow_mismatch:
         gating.refuse_other_machines(planned, evidence)
     health.refuse_sick(planned)
-    _say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
+    sharing.say(f"{len(planned.jobs)} results to measure, about {units.duration(planned.seconds)}; run file: {path}")
     with _machine.run_display() as watch:
         tell = lambda event: watch(replace(event, result=sharing.for_terminal(event.result)))  # noqa: E731
         return gating.measure_and_judge(request, evidence, planned, path, sys.argv, tell)
-
-
-def _say(message: str) -> None:
-    _print.say(sharing.for_terminal(message))
 
 
 A = Annotated[
@@ -257,7 +252,7 @@ def ab(
     replicates: PerBuild = _REPLICATES,
     rounds: _verdicts.Rounds = None,
     device: options.Devices = None,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     filter: options.Filters = None,  # noqa: A002 - the option's name
     out: Folder = None,
 ) -> None:
@@ -268,19 +263,12 @@ def ab(
         settling.ROUNDS if rounds is None else rounds,
     )
     devices = [argument for text in device or [] for argument in ("--device", text)]
-    arguments = (*(suites or []), "--tier", tier.value, *devices)
+    arguments = (*(suites or []), "--tier", tier, *devices)
     both = builds.Build.parse("a", a), builds.Build.parse("b", b)
-    folder = out or Path(history.FOLDER) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-ab"
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        raise UsageError(f"{folder} exists; name a new folder with --out") from error
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from error
-    pair = builds.BuildPair(both, arguments, tuple(filter or []), folder.absolute(), _print.say)
+    pair = builds.BuildPair(both, arguments, tuple(filter or []), options.new_folder(out, "-ab"), _print.say)
     judged = gating.measure_and_judge_pair(request, pair, replicates)
     health.refuse_recorded(judged.files)
     status = judged.exit_status(request.policy)
     _verdicts.publish(judged, status, "gpubench ab", json, junit, markdown, no_redact, all_, wide)
-    _say(f"run files: {pair.folder}")
+    sharing.say(f"run files: {pair.folder}")
     raise typer.Exit(status)

@@ -68,8 +68,8 @@ def trend_lines(trend: trending.Trend) -> list[Text]:
     texts += [_print.plain(line.text, "dim"), _print.plain(f"{low} {bars} {high}")]
     if marks:
         texts.append(_print.plain(" " * (len(low) + 1) + marks))
-    source = f"({_date_text(newest.source.at)}, {newest.source.path})"
-    count = f"{len(values)} {'run' if len(values) == 1 else 'runs'}"
+    source = f"({units.utc(newest.source.at)}, {newest.source.path})"
+    count = units.count(len(values), "run")
     texts.append(_print.plain(f"{count}, newest {units.quantity(values[-1], line.unit)} {source}"))
     return [*texts, *_events(trend)]
 
@@ -79,11 +79,11 @@ def _events(trend: trending.Trend) -> Iterator[Text]:
     for change in trend.changes:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (change.before, change.after))
         note = f"; {change.note}" if change.note else ""
-        text = f"^ {_date_text(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
+        text = f"^ {units.utc(trend.moments[change.index].source.at)}: {sides}, {change.text}{note}"
         lines.append((change.index, text, change.is_worse))
     for drift in trend.drifts:
         sides = " → ".join(units.quantity(value, trend.line.unit) for value in (drift.before, drift.after))
-        times = " to ".join(_date_text(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
+        times = " to ".join(units.utc(trend.moments[index].source.at) for index in (drift.start, drift.end - 1))
         lines.append((drift.start, f"~ {times}: {sides}, {drift.text}", drift.is_worse))
     return (_print.plain(text, "red" if is_worse else "green") for _, text, is_worse in sorted(lines))
 
@@ -103,11 +103,7 @@ def _newest_event(trend: trending.Trend) -> str:
     event = trend.newest_event
     if event is None:
         return trend.newest_comparison.partition(" than")[0] if trend.state == "too few runs" else "–"
-    return f"{event.noted_text}, {_date_text(trend.moments[event.start].source.at, '%Y-%m-%d')}"
-
-
-def _date_text(at: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
-    return f"{datetime.fromtimestamp(at, UTC):{form}}"
+    return f"{event.noted_text}, {units.utc(trend.moments[event.start].source.at, '%Y-%m-%d')}"
 
 
 _SHOWN = 8  # up to this number of series, each is shown in full; more are listed in a table

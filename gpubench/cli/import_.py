@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.cli import _options as options
 from gpubench.cli import _print, explain
@@ -81,7 +82,7 @@ def _print_sources(sources: list[foreign.ImportedFile], path: Path) -> None:
     """Print the number of results of each source, what was left out, and the run file `path`, on standard error."""
     for source in sources:
         count = len(source.content.results)
-        _print.say(f"{source.path}: {source.tool}, {count} result{'s' * (count > 1)}")
+        _print.say(f"{source.path}: {source.tool}, {units.count(count, 'result')}")
         if omitted := source.content.left_out:
             more = f" and {len(omitted) - 3} more" if len(omitted) > 3 else ""
             _print.warn(f"left out, since their unit is not stated anywhere: {', '.join(omitted[:3])}{more}")

@@ -26,7 +26,7 @@ def list_(
     suites: options.Suites = None,
     cases: Cases = False,
     device: options.Devices = None,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     json: options.Json = False,
 ) -> None:
     """List the suites and what each measures, or the ids of their cases."""
@@ -81,7 +81,7 @@ def plan(
     suites: options.Suites = None,
     device: options.Devices = None,
     with_host: options.WithHost = False,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     filter: options.Filters = None,  # noqa: A002 - the option's name
     data: options.Data = None,
     replicates: options.Replicates = 1,
@@ -104,4 +104,4 @@ def plan(
     _print.out().print(_print.table(("case", "devices", "ranks", "replicate"), cells))
     for message in planning.skip_messages(planned):
         _print.echo(message)
-    _print.echo(f"{len(rows)} case{'s' * (len(rows) > 1)}, about {units.duration(planned.seconds)}")
+    _print.echo(f"{units.count(len(rows))}, about {units.duration(planned.seconds)}")

@@ -44,7 +44,7 @@ def preflight(
     facts = inventory.facts(_FACTS * budget_s)
     missing = preflights.missing(facts, device or [])
     names = [name for name in device or ["all"] if name not in missing]
-    settings = options.settings(facts, None, names, False, options.TierName.QUICK, None, None)
+    settings = options.settings(facts, None, names, False, "quick", None, None)
     if not device and (reason := plan.why_host(facts, settings)):
         _print.warn(reason)
     settings = settings if names else replace(settings, devices=())

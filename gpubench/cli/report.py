@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from gpubench.base import units
 from gpubench.base.errors import FileError, UsageError
 from gpubench.cli import _options as options
 from gpubench.cli import _print, _summary, compare
@@ -115,17 +115,8 @@ Wide = Annotated[
 Top = Annotated[int | None, typer.Option("--top", min=1, help="List at most this number of cases.", show_default=False)]
 
 
-class SortName(StrEnum):
-    """Which cases are listed first."""
-
-    MEASURED = "measured"
-    SHARE = "share"
-    NOISE = "noise"
-    DURATION = "duration"
-
-
 Sort = Annotated[
-    SortName,
+    Literal["measured", "share", "noise", "duration"],
     typer.Option(
         "--sort",
         help="Order of the cases: as measured, or by share of peak, by noise, or by duration, highest first.",
@@ -136,7 +127,7 @@ Sort = Annotated[
 def show(
     run: RunFile,
     filter: options.Filters = None,  # noqa: A002 - the option's name
-    sort: Sort = SortName.MEASURED,
+    sort: Sort = "measured",
     top: Top = None,
     all_: All = False,
     wide: Wide = False,
@@ -149,10 +140,10 @@ def show(
     read = read_run(run)
     if json:
         sharing.print_json(read)
-    elif all_ or wide or filter or top or sort is not SortName.MEASURED:
+    elif all_ or wide or filter or top or sort != "measured":
         summary = summaries.Summary(read)
         first = _summary.overview(summary) if all_ else _summary.head(summary)
-        _print.out().print(*first, *_summary.cases(summary, filter or (), sort.value, top, wide), sep="\n")
+        _print.out().print(*first, *_summary.cases(summary, filter or (), sort, top, wide), sep="\n")
     else:
         _print.out().print(*_summary.run_parts(read, run), sep="\n")
 
@@ -241,5 +232,4 @@ def site(folder: Folder, out: SiteOut, no_runs: NoRuns = False, no_redact: shari
     built = sites.build(folder, out, share, not no_redact, _print.say, not no_runs)
     for file, reason in built.refused:
         _print.warn(f"not in the site: {file}: {reason}")
-    runs = "1 run" if built.runs == 1 else f"{built.runs} runs"
-    _print.echo(f"{built.index}: {runs}, {built.new} of them new or changed")
+    _print.echo(f"{built.index}: {units.count(built.runs, 'run')}, {built.new} of them new or changed")

@@ -7,9 +7,8 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -68,16 +67,8 @@ Paranoid = Annotated[
 ]
 
 
-class ProfilerName(StrEnum):
-    """A vendor's profiler."""
-
-    NCU = "ncu"
-    NSYS = "nsys"
-    ROCPROF = "rocprof"
-
-
 Profiler = Annotated[
-    ProfilerName | None,
+    Literal["ncu", "nsys", "rocprof"] | None,
     typer.Option(
         "--print-profiler-command",
         help="Do not measure. Print the command that runs the one selected case under this profiler.",
@@ -89,7 +80,7 @@ def run(
     suites: options.Suites = None,
     device: options.Devices = None,
     with_host: options.WithHost = False,
-    tier: options.TierOption = options.TierName.QUICK,
+    tier: options.TierOption = "quick",
     filter: options.Filters = None,  # noqa: A002 - the option's name
     out: Out = None,
     json: options.Json = False,
@@ -111,7 +102,7 @@ def run(
     settings = options.settings(facts, suites, device, with_host, tier, filter, data, replicates, seed, link, paranoid)
     planned = plan.make(facts, settings)
     if print_profiler_command:
-        typer.echo(shlex.join(enclosing.command(print_profiler_command.value, planned, suites or [])))
+        typer.echo(shlex.join(enclosing.command(print_profiler_command, planned, suites or [])))
         return
     if not device and (reason := plan.why_host(facts, settings)):
         _print.warn(reason)
@@ -161,7 +152,7 @@ def soak(
         raise UsageError("--resume continues a run file: name it with --out")
     seconds = soaking.seconds_of(time)
     facts = inventory.facts()
-    tier = options.TierName(soaking.tier_of(seconds))
+    tier = soaking.tier_of(seconds)
     settings = options.settings(facts, [soaking.SUITE], device or ["all"], False, tier, None, None, 1, seed)
     planned = soaking.make_plan(facts, settings, seconds)
     if not device and (reason := plan.why_host(facts, settings)):

@@ -26,7 +26,8 @@ def _devices(result: dict[str, Any]) -> tuple[str, ...]:
 
 def _add_result(output: gb.Output, test: str, result: dict[str, Any], passed: Counter[str]) -> None:
     status, devices = gb.json_value(result, "status", str).lower(), _devices(result)
-    notes = [note.get("warning") if isinstance(note, dict) else note for note in result.get("warnings") or ()]
+    warnings = gb.json_value(result, "warnings", list, [])
+    notes = [note.get("warning") if isinstance(note, dict) else note for note in warnings]
     reason = "; ".join(map(str, notes)) or "no reason is given"
     if status.startswith("skip") or status in ("not run", "notrun"):
         output.add_unmeasured(test, (), devices, "skipped", reason, "skipped")

@@ -11,6 +11,7 @@ from gpubench.api import importer as gb
 
 _RATES = (("bus_bw", "busbw", "GB/s"), ("alg_bw", "algbw", "GB/s"), ("time", "time", "us"))
 _QUANTITIES = (*_RATES, ("cpu_time", "cputime", "us"))
+_MOST_GPUS = 2**16  # of one communicator: a wrong number would fill the memory
 _SMALL = 65536  # below it the time is the headline, as for the text
 
 
@@ -18,7 +19,8 @@ def _add_place(output: gb.Output, name: str, params: gb.Params, ids: tuple[str, 
     size, unchecked = dict(params)["size_bytes"], figures.get("nwrong") is None
     wrong = 0.0 if unchecked else gb.measured_number(figures, "nwrong")
     stated = {key: gb.measured_number(figures, key) for key, _, _ in _QUANTITIES if key in figures}
-    iterations = [gb.quantity("iterations", "us", *times)] if (times := figures.get("times_us")) else []
+    times = gb.json_value(figures, "times_us", list, [])
+    iterations = [gb.quantity("iterations", "us", *times)] if times else []
     quantities = [*gb.quantities(stated, _QUANTITIES), *iterations]
     series = sorted(quantities, key=lambda one: one.unit != "s" and int(size) < _SMALL)
     reason = f"{wrong:g} values are out of bounds" if wrong > 0 else ""
@@ -32,10 +34,15 @@ def _read(text: str) -> gb.Imported:
         raise gb.BadOutput(f"JSON of version {version}, but gpubench reads versions 1 and 2")
     output = gb.Output("nccl-tests", "imported: collectives as nccl-tests measured them")
     output.versions["nccl"] = str(gb.json_value(body, "nccl_version", int))
-    program = re.search(r"(\w+?)_perf(?:_mpi)?$", str(gb.json_value(body, "args", list)[:1] or "").strip("[]'\""))
+    program = re.fullmatch(
+        r"(?s:.*\W)?(\w+?)_perf(?:_mpi)?", str(gb.json_value(body, "args", list)[:1] or "").strip("[]'\"")
+    )
     ids: list[str] = []
     gpus_per_process = math.prod(gb.json_value(body, f"config/{count}", int, 1) for count in ("nthreads", "ngpus"))
-    for process in gb.json_value(body, "config/devices", list, []):
+    processes = gb.json_value(body, "config/devices", list, [])
+    if gpus_per_process < 1 or gpus_per_process * len(processes) > _MOST_GPUS:
+        raise gb.BadOutput(f"{gpus_per_process} GPUs in each of {len(processes)} processes are not possible")
+    for process in processes:
         first = gb.json_value(process, "device", int)
         for device_id in (f"cuda:{number}" for number in range(first, first + gpus_per_process)):
             ids.append(device_id)

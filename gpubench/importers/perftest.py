@@ -70,6 +70,6 @@ def _times(figures: dict[str, Any]) -> list[gb.Series]:
 
 importer: gb.Importer = gb.Reader(
     "perftest (linux-rdma): RDMA bandwidth and latency of --out_json; JSON",
-    gb.has(r'"?\btest_info\b"?\s*:\s*\{', r'"?\bMsgSize\b"?\s*:'),  # older versions omit the quotes
+    gb.has(r'test_info"?\s*:\s*\{', r'MsgSize"?\s*:'),  # older versions omit the quotes
     _read,
 )

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpubench.base import units
 from gpubench.judging.decidable import MOST_PROCESSES, deciding_threshold, processes_needed
-from gpubench.judging.finding_text import UNDECIDED, explanation, first, plural, verdict_text
+from gpubench.judging.finding_text import UNDECIDED, explanation, first, verdict_text
 from gpubench.judging.judge import CONFIRM, NOISY, Finding, Judgement
 from gpubench.judging.noise import HOPELESS, LEAST_TO_FAIL, percent
 from gpubench.judging.references import CAUSE as MACHINE_STEP
@@ -73,12 +74,12 @@ def tally(judgement: Judgement) -> str:
 
 def decided(judgement: Judgement) -> str:
     """Return the number of cases that are slower, faster or the same as a sentence: `4 of 6 cases are decided`."""
-    return f"{judgement.decided} of {plural(judgement.cases)} {'is' if judgement.cases == 1 else 'are'} decided"
+    return f"{judgement.decided} of {units.count(judgement.cases)} {'is' if judgement.cases == 1 else 'are'} decided"
 
 
 def _verdict(judgement: Judgement, status: int) -> str:
     """Return the verdict on all cases as a clause that begins in capitals: `SLOWER: 1 of 9 cases is slower`."""
-    cases = plural(judgement.cases)
+    cases = units.count(judgement.cases)
     if status == 3:
         failed = sum(finding.cause == "failed" for finding in judgement.findings)
         return f"FAILED: {failed} of {cases} failed" if failed else "FAILED: a case failed that has no baseline"
@@ -102,11 +103,11 @@ def _obstacle(judgement: Judgement) -> str:
         return "no case has a figure on both sides"
     if judgement.to_confirm:
         count = len(judgement.to_confirm)
-        return f"{plural(count)} of {judgement.cases} {'is' if count == 1 else 'are'} slower, to be confirmed"
+        return f"{units.count(count)} of {judgement.cases} {'is' if count == 1 else 'are'} slower, to be confirmed"
     if judgement.undecided_suites:
         return f"nothing is decided in {', '.join(judgement.undecided_suites)}: {tally(judgement)}"
     if judgement.missing:
-        return f"{plural(len(judgement.missing))} vanished: {tally(judgement)}"
+        return f"{units.count(len(judgement.missing))} vanished: {tally(judgement)}"
     if judgement.partial:
         return f"the candidate is a partial run: {tally(judgement)}"
     return f"{decided(judgement)}: {tally(judgement)}"
@@ -119,7 +120,7 @@ def reasons(judgement: Judgement) -> tuple[str, ...]:
     number."""
     lines = [*_tally_line(judgement), *_reason_lines(judgement)]
     rest = len(lines) - _MOST_REASONS
-    lines = lines[:_MOST_REASONS] + ([f"{plural(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
+    lines = lines[:_MOST_REASONS] + ([f"{units.count(rest, 'more reason')}: --json has them all"] if rest > 0 else [])
     return (*lines, *judgement.notes)
 
 
@@ -233,7 +234,7 @@ def _deciding_steps(noisy: Sequence[Finding], title: str) -> Iterator[NextStep]:
     if decidable:
         counts = [needed[finding.key] for finding in decidable]
         most, half = max(counts), statistics.median_low(counts)
-        which = plural(len(decidable), "inconclusive case")
+        which = units.count(len(decidable), "inconclusive case")
         less = f", and {half} processes half of them" if half < most else ""
         yield _measure_again(
             decidable, title, most, f"{most} processes per side decide {which} with a probability of 80 %{less}"

@@ -12,7 +12,7 @@ from gpubench.base import units
 from gpubench.base.errors import UsageError
 from gpubench.judging.answer import COMPARE, GateAnswer, NextStep, decided, next_steps, reasons, selection, tally
 from gpubench.judging.evidence import Evidence, Reading
-from gpubench.judging.finding_text import plural, signed
+from gpubench.judging.finding_text import signed
 from gpubench.judging.judge import DECIDED, Finding, Judgement, badness, judge, settled
 from gpubench.judging.noise import LEAST_REPLICATES, LEAST_TO_FAIL, percent
 from gpubench.model import Device, Manifest, Run, Verdict
@@ -54,7 +54,7 @@ class Geomean:
     @property
     def counts(self) -> str:
         """The number of decided cases as text: `1 of 12 cases decided`."""
-        return f"{self.decided} of {plural(self.cases)} decided"
+        return f"{self.decided} of {units.count(self.cases)} decided"
 
 
 @dataclass(frozen=True, slots=True)

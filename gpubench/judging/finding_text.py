@@ -134,8 +134,3 @@ def reason_word(finding: Finding) -> Reason | None:
 def first(names: Sequence[str]) -> str:
     """Return the first of several names and the number of the others: `a and 2 more`; `names` is not empty."""
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-
-
-def plural(count: int, noun: str = "case") -> str:
-    """Return a count with its noun: `1 case`, `2 cases`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

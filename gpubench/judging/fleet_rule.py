@@ -10,9 +10,9 @@ import numpy as np
 
 from gpubench import stats
 from gpubench.analysis.overview import Component, NodeDigest
+from gpubench.base import units
 from gpubench.judging import outliers
 from gpubench.judging.causes import blamed, causes, causes_of_unit, disturbed_cases
-from gpubench.judging.finding_text import plural
 from gpubench.judging.fleet import (
     Basis,
     FailedCases,
@@ -103,9 +103,10 @@ def judge_fleet(
 
 
 def _incomparable(group: ComparableGroup) -> str:
+    members = units.count(len(group.members), f"comparable {group.kind}")
     return (
-        f"{plural(len(group.members), f'comparable {group.kind}')} ({group.settings[0].fingerprint.text}): fewer than "
-        f"{LEAST_COMPONENTS} cannot be compared with each other; compare them with --baseline or --floor"
+        f"{members} ({group.settings[0].fingerprint.text}): fewer than {LEAST_COMPONENTS} cannot be compared with each "
+        "other; compare them with --baseline or --floor"
     )
 
 

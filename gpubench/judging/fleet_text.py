@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpubench.base import units
-from gpubench.judging.finding_text import plural
 from gpubench.judging.fleet import FailedCases, FleetFinding, FleetJudgement, Suspect, SuspectState
 from gpubench.judging.outliers import LEAST_EFFECT
 
@@ -32,10 +31,10 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     components that were not measured again. At most three are named."""
     if judgement.sick:
         places = ", ".join(standing.place.text for standing in judgement.sick[:_MOST_NAMED])
-        return f"{plural(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
+        return f"{units.count(len(judgement.sick), 'sick device')}: {places}: {judgement.sick[0].sick[0]}"
     if failed := [failure for failure in judgement.failures if failure.status == "failed"]:
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return f"{plural(len(failed), 'component')} with failed cases: {failure_text(failed[0])}{more}"
+        return f"{units.count(len(failed), 'component')} with failed cases: {failure_text(failed[0])}{more}"
     if not judgement.is_judged:
         why = judgement.notes[0] if judgement.notes else "no node answered"
         return f"cannot be judged: {why}{_largest_difference(judgement)}"
@@ -48,8 +47,8 @@ def fleet_answer(judgement: FleetJudgement) -> str:
     names = "; ".join(suspect_text(suspect) for suspect in slow[:_MOST_NAMED])
     more = f"; and {len(slow) - _MOST_NAMED} more" if len(slow) > _MOST_NAMED else ""
     if slow[0].state == "confirmed":
-        return f"{plural(len(slow), 'slow component')}, confirmed: {names}{more}"
-    return f"{plural(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
+        return f"{units.count(len(slow), 'slow component')}, confirmed: {names}{more}"
+    return f"{units.count(len(slow), 'component')} seemed slow once, {STATES[slow[0].state]}: {names}{more}"
 
 
 def _largest_difference(judgement: FleetJudgement) -> str:
@@ -75,9 +74,7 @@ def suspect_text(suspect: Suspect) -> str:
 def failure_text(failure: FailedCases) -> str:
     """Return failed cases as one line: `gpu07 cuda:3: 2 cases failed, unlike others: gemm/square[…]: wrong answer`."""
     verb = "failed" if failure.status == "failed" else "without a valid result"
-    return (
-        f"{failure.place.text}: {plural(failure.count, 'case')} {verb}, unlike others: {failure.case}: {failure.reason}"
-    )
+    return f"{failure.place.text}: {units.count(failure.count)} {verb}, unlike others: {failure.case}: {failure.reason}"
 
 
 def causes_text(subject: Suspect | FleetFinding) -> str:
@@ -102,9 +99,9 @@ def devices_text(judgement: FleetJudgement) -> str:
     models = +models
     answered = sum(node.status == "answered" for node in judgement.fleet.nodes)
     if any(group.kind == "node" for group in judgement.groups):
-        return plural(answered, "node")
+        return units.count(answered, "node")
     devices = " + ".join(f"{count} × {model}" for model, count in models.items()) or "no GPU"
-    return f"{devices} in {plural(answered, 'node')}"
+    return f"{devices} in {units.count(answered, 'node')}"
 
 
 def detectable_text(judgement: FleetJudgement) -> str:
@@ -141,7 +138,7 @@ def setting_sentences(judgement: FleetJudgement) -> list[str]:
         ]
         effect = ", ".join(effects) or f"no family differs by {units.percent(LEAST_EFFECT)}"
         sentences.append(
-            f"{plural(group.components, group.kind)} ({named}) with other settings than most: "
+            f"{units.count(group.components, group.kind)} ({named}) with other settings than most: "
             f"{', '.join(group.differences)}: {effect}"
         )
     if more := len(different) - len(sentences):
@@ -172,7 +169,7 @@ def population_sentences(judgement: FleetJudgement) -> list[str]:
             differ = "; ".join(two.differences) or "no known difference between the parts"
             sentences.append(
                 f"two populations in {two.family}: {len(two.slower)} of {len(two.slower) + two.faster} components are "
-                f"{units.percent(two.gap)} slower in {plural(len(two.cases), 'case')} "
+                f"{units.percent(two.gap)} slower in {units.count(len(two.cases))} "
                 f"({two.cases[0]}{', …' if two.cases[1:] else ''}): {differ}"
             )
     return sentences
@@ -221,7 +218,7 @@ def missing_node_lines(judgement: FleetJudgement) -> list[str]:
         for why, names in listed
     ]
     rest = len(missing) - sum(len(names) for _, names in listed)
-    return [*lines, *([f"{plural(rest, 'node')} more, for other reasons"] if rest else [])]
+    return [*lines, *([f"{units.count(rest, 'node')} more, for other reasons"] if rest else [])]
 
 
 def next_steps_text(judgement: FleetJudgement) -> list[str]:

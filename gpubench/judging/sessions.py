@@ -2,8 +2,6 @@
 
 docs/gate.md states the rules. Values are logarithms whose sign makes more worse, as in `judging.effect`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

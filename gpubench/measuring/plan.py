@@ -12,7 +12,7 @@ from pathlib import Path
 from gpubench import __version__, plugins
 from gpubench.authoring.axes import Target
 from gpubench.authoring.suite import Suite
-from gpubench.base import installation, patterns
+from gpubench.base import installation, patterns, units
 from gpubench.base.errors import UsageError
 from gpubench.model import Case, Device, Facts, Settings, SuiteInfo, Tier
 
@@ -173,9 +173,7 @@ def skip_messages(plan: Plan) -> list[str]:
 
     The list is empty if there is nothing to say."""
     reasons = [reason for job in plan.jobs if not job.replicate and (reason := missing_devices(job))]
-    messages = [
-        f"{count} case{'s' * (count > 1)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()
-    ]
+    messages = [f"{units.count(count)} will be skipped: {reason}" for reason, count in Tally(reasons).most_common()]
     return [*messages, *(["--data is ignored: none of these cases reads it"] if _ignores_data(plan) else [])]
 
 

@@ -278,14 +278,14 @@ class Runner(AbstractContextManager["Runner"]):
         ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite, settings = self._plan.target(job), self._plan.suite(job.case), self._plan.settings
-        for rank, worker in enumerate(ranks.workers):
+        for rank in range(local_ranks):
             peers = devices * job.nodes  # every node has devices of the same names
             number = first_rank + rank
             order = CaseOrder(
                 job.case, target, settings.seed, number, peers, job.devices, suite, host, settings.paranoid
             )
             ranks.begin(rank, time_limits.STARTING)
-            self._send(ranks, rank, order, worker)
+            self._send(ranks, rank, order)
         return ranks
 
     def _serve_ranks(self, jobs: Sequence[JobRanks], ends_at: float) -> None:
@@ -357,14 +357,9 @@ class Runner(AbstractContextManager["Runner"]):
                 del ranks.offers[rank]
                 ranks.resume(rank)
                 ranks.informed_of[rank] |= newly_ended
-                self._send(ranks, rank, RankEnded(min(newly_ended)), ranks.workers[rank])
+                self._send(ranks, rank, RankEnded(min(newly_ended)))
         if ranks.offers and len(ranks.offers) == len(ranks.running):
-            values = [ranks.offers.get(rank) for rank in range(len(ranks.workers))]
-            answered = list(ranks.offers)
-            ranks.offers.clear()
-            for rank in answered:
-                ranks.resume(rank)
-                self._send(ranks, rank, values, ranks.workers[rank])
+            self._answer_all(ranks, [ranks.offers.get(rank) for rank in range(len(ranks.workers))])
 
     def _answer_across_nodes(self, ranks: JobRanks, spread: nodes.MultiNodeCase) -> None:
         while len(ranks.offers) == len(ranks.running) and not spread.is_over:
@@ -373,17 +368,21 @@ class Runner(AbstractContextManager["Runner"]):
             if round_values is None:
                 return
             offers, ended = round_values
-            answer = RankEnded(min(ended)) if ended else [offers.get(rank) for rank in range(spread.world)]
-            answered = list(ranks.offers)
-            ranks.offers.clear()
-            for rank in answered:
-                ranks.resume(rank)
-                self._send(ranks, rank, answer, ranks.workers[rank])
+            values = [offers.get(rank) for rank in range(spread.world)]
+            self._answer_all(ranks, RankEnded(min(ended)) if ended else values)
 
-    def _send(self, ranks: JobRanks, rank: int, message: object, worker: WorkerChild) -> None:
+    def _answer_all(self, ranks: JobRanks, answer: object) -> None:
+        """Send the answer to each rank that has offered a value."""
+        answered = list(ranks.offers)
+        ranks.offers.clear()
+        for rank in answered:
+            ranks.resume(rank)
+            self._send(ranks, rank, answer)
+
+    def _send(self, ranks: JobRanks, rank: int, message: object) -> None:
         """Send a message to the worker of a rank; a rank that does not read it within 30 s or has ended fails."""
         try:
-            worker.channel.send(message)
+            ranks.workers[rank].channel.send(message)
         except TimeoutError:
             self._give_up(ranks, rank, f"it did not read an answer within {SEND_S:g} s")
         except OSError:  # the worker has ended; `_record_crash` finds the reason

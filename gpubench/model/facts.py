@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import Literal, Self
 
+from gpubench.base import units
 from gpubench.model.limits import Count, Many, Name, Text, Word
 from gpubench.model.schema import Strict
 
@@ -126,6 +127,13 @@ class Device(Strict):
     def architecture(self) -> Architecture:
         """`arch` as a value with an order and a vendor."""
         return Architecture.parse(self.arch)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Its compute units and memory as texts, as far as they are known: `132 SMs` and `139.8 GiB`."""
+        kind = {"cuda": "SMs", "rocm": "CUs"}.get(self.id.partition(":")[0], "cores")
+        count = (f"{self.units} {kind}",) if self.units else ()
+        return (*count, units.round_size(self.memory_bytes)) if self.memory_bytes else count
 
     @property
     def kind(self) -> Literal["card", "mig", "vgpu", "integrated"]:

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
+from gpubench.base.walk import with_texts
 from gpubench.model import SCHEMA, Case, Manifest, Remark, Result, Samples, Series, Strict, limits
 from gpubench.model.disk import Packed
 from gpubench.model.schema import identified
@@ -87,17 +88,12 @@ def encode(record: Record, errors: str = "replace") -> bytes:
     """Return the line of a record: compact JSON in UTF-8, with a newline at the end.
 
     With `strict`, UnicodeEncodeError is raised."""
-    document = {"kind": KINDS[type(record)], **_json_value(record)}
-    if isinstance(record, Samples):  # takes a fifth of the time, because a day has millions of numbers
-        return to_json(document, inf_nan_mode="constants", fallback=_json_value) + b"\n"
-    text = json.dumps(document, default=_json_value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors=errors) + b"\n"
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, Packed):
-        return list(value)
-    return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    try:
+        document = to_json(record, inf_nan_mode="constants", fallback=list)  # a list of packed numbers
+    except PydanticSerializationError:  # a text is not UTF-8
+        valid = with_texts(record, lambda text: text.encode(errors=errors).decode())
+        document = to_json(valid, inf_nan_mode="constants", fallback=list)
+    return b"".join((_OPENINGS[KINDS[type(record)]], memoryview(document)[1:], b"\n"))
 
 
 def split_samples(samples: Samples) -> Iterator[tuple[Samples, bytes]]:
@@ -194,7 +190,7 @@ def _decode_as_written(line: bytes) -> Record | None:
     if not are_in_order(kind, shape):
         return None
     try:
-        return _ADAPTERS[kind].validate_json(b"{" + line[len(_OPENINGS[kind]) :])
+        return _ADAPTERS[kind].validate_json(b"".join((b"{", memoryview(line)[len(_OPENINGS[kind]) :])))
     except ValidationError:  # `_decode_any` makes the message
         return None
 

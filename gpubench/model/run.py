@@ -4,7 +4,6 @@ Define a case: one point of one benchmark, and the id under which every baseline
 
 Define the results of measuring: the work of a call, series of values, and the result of a case."""
 
-import functools
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -18,8 +17,15 @@ from gpubench.model.schema import Strict
 Params = Many[tuple[Word, Name | Whole | Number]]
 
 
+class _Named:
+    """Room for the id of a case beside its fields: a gate needs the id of each case about a dozen times."""
+
+    __slots__ = ("_id",)
+    _id: str
+
+
 @dataclass(frozen=True, slots=True)
-class Case(Strict):
+class Case(_Named, Strict):
     """One point of one benchmark; its `id` is the key of every baseline and stable once released.
 
     `params` are the values on its axes in declared order, `version` is the version of its method, `ranks` the number of
@@ -35,17 +41,16 @@ class Case(Strict):
     @property
     def id(self) -> str:
         """The id, with the axes in declared order: `bandwidth/triad[size=1GiB,dtype=float32]`."""
-        return _case_id(self)
+        try:
+            return self._id
+        except AttributeError:
+            axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in self.params)
+            object.__setattr__(self, "_id", f"{self.suite}/{self.name}" + (f"[{axes}]" if axes else ""))
+            return self._id
 
     def param(self, axis: str) -> str | int | float:
         """Return the value on one axis. Raises KeyError if the case has no such axis."""
         return dict(self.params)[axis]
-
-
-@functools.lru_cache(maxsize=2**16)  # a gate needs the id of each case about a dozen times
-def _case_id(case: Case) -> str:
-    axes = ",".join(f"{axis_label(axis)}={axis_text(axis, value)}" for axis, value in case.params)
-    return f"{case.suite}/{case.name}" + (f"[{axes}]" if axes else "")
 
 
 Better = Literal["more", "less"]

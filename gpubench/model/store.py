@@ -289,8 +289,7 @@ def _manifest_line(manifest: Manifest) -> bytes:
     try:
         return _checked_line(manifest, encode(manifest, "strict"))
     except UnicodeEncodeError as error:
-        name = error.object[: error.start].rpartition('"')[2] + error.object[error.start :].partition('"')[0]
-        raise UsageError(f"{name!r} is not UTF-8 text, which a run file is; rename it") from error
+        raise UsageError(f"{error.object!r} is not UTF-8 text, which a run file is; rename it") from error
 
 
 def _checked_line(record: Record, line: bytes) -> bytes:

@@ -18,19 +18,3 @@ from gpubench.plugins.loading import (
     summary,
     unknown,
 )
-
-__all__ = [
-    "BrokenPlugin",
-    "Room",
-    "T",
-    "call_library",
-    "folder_of_files",
-    "is_file",
-    "load",
-    "load_file",
-    "make_package",
-    "names",
-    "plugin_name",
-    "summary",
-    "unknown",
-]

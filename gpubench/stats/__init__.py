@@ -25,26 +25,3 @@ from gpubench.stats.samples import (
     warm_up_length,
     welch,
 )
-
-__all__ = [
-    "LEAST_FOR_INTERVAL",
-    "Interval",
-    "Vector",
-    "Welch",
-    "false_discovery",
-    "hodges_lehmann",
-    "is_drawable",
-    "is_steady",
-    "median",
-    "median_interval",
-    "noise",
-    "quantile",
-    "resampled_medians",
-    "serial_inflation",
-    "student_quantile",
-    "student_tail",
-    "trimmed_count",
-    "trimmed_welch",
-    "warm_up_length",
-    "welch",
-]

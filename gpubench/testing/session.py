@@ -1,7 +1,5 @@
 """Run a pytest session that measures: one device, one run file, replicates in other processes, and a baseline."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -23,7 +21,7 @@ from gpubench.authoring.task import Task
 from gpubench.base import units
 from gpubench.base.errors import Untrustworthy, UsageError, WrongAnswer
 from gpubench.judging.decidable import processes_needed
-from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first, plural
+from gpubench.judging.finding_text import HEADS, MISSING, UNDECIDED, finding_cells, first
 from gpubench.judging.judge import DECIDED, Finding
 from gpubench.measuring import inventory, plan, stopping, worker
 from gpubench.measuring.engine import Engine
@@ -163,7 +161,7 @@ class Progress:
                 left = f", about {(time.monotonic() - start) / done * (count - done):.0f} s left" if done else ""
                 self.say(f"{text}: process {done + 1} of {count}{left}", is_last=False)
             elif not done:
-                self.say(f"{text}: {count} {'process' if count == 1 else 'processes'}")
+                self.say(f"{text}: {units.count(count, 'process')}")
             yield done
         if is_terminal and count:
             self.say(f"{text}: {count} done in {time.monotonic() - start:.0f} s")
@@ -247,8 +245,8 @@ class MeasuringSession:
         baseline = Baseline(options.baselines, (options.out,) if options.out else ())
         baseline.refuse_missing()
         if missing := [case.id for case in baseline.cases_without_figure(cases)]:
-            warning = f"no baseline for {len(missing)} of {plural(len(cases), 'test')}, which cannot fail as slower"
-            self._progress.say(f"{warning}: {first(missing)}")
+            lacking = f"{len(missing)} of {units.count(len(cases), 'test')}"
+            self._progress.say(f"no baseline for {lacking}, which cannot fail as slower: {first(missing)}")
         return baseline
 
     def _node_paths(self, nodes: Iterable[str]) -> list[str]:
@@ -394,5 +392,5 @@ class MeasuringSession:
             return []
         decided = sum(finding.verdict in DECIDED for finding in findings)
         undecided = len(findings) - decided
-        line = f"{decided} of {plural(len(findings))} decided against the baseline"
+        line = f"{decided} of {units.count(len(findings))} decided against the baseline"
         return [f"warning: {line}: the other {undecided} may be slower" if undecided else line]

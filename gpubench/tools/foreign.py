@@ -3,6 +3,7 @@
 Facts that the output does not state are missing: such a run has no tier and no counters, and its devices have only the
 properties that the tool printed. Its start is the time at which its oldest file was last written."""
 
+import csv
 import gzip
 import io
 import itertools
@@ -58,7 +59,7 @@ def read(path: Path, tool: str | None = None) -> ImportedFile:
         if not importer.accepts(text):
             raise BadOutput(f"this is not an output of {tool}")
         return ImportedFile(path, name, _check_storable(importer.read(text)), path.stat().st_mtime)
-    except BadOutput as error:
+    except (BadOutput, csv.Error) as error:
         raise FileError(f"{path}: {name}: {error}") from error
 
 

@@ -150,7 +150,8 @@ def judge(run: Run, others: Sequence[CheckedDevice] = ()) -> Preflight:
         lowest = min((share for share in shares if share is not None), default=math.nan)
         devices.append(CheckedDevice(name, state, tuple(_figures(spreads, name)), tuple(reasons), lowest))
     checked = sorted((*devices, *others), key=lambda device: (len(device.device), device.device))
-    return Preflight(tuple(checked), "" if judgement.is_judged else _why_not(judged))
+    count = f"{len(judged)} device{'s' * (len(judged) != 1)} to compare; the rule needs five of one model"
+    return Preflight(tuple(checked), "" if judgement.is_judged else count)
 
 
 def missing(facts: Facts, names: Sequence[str]) -> dict[str, CheckedDevice]:
@@ -173,10 +174,6 @@ def unfit(devices: Sequence[Device], patience_s: float) -> dict[str, CheckedDevi
                 reasons = tuple(finding.text for finding in sick or used)
                 checked[of_device.device] = CheckedDevice(of_device.device, state, (), reasons)
     return checked
-
-
-def _why_not(judged: Sequence[str]) -> str:
-    return f"{len(judged)} device{'s' * (len(judged) != 1)} to compare; the rule needs five of one model"
 
 
 def _sickness(run: Run, device: str) -> Iterator[str]:

@@ -101,6 +101,12 @@ _NAMED_VALUES = re.compile(
     r"|(\b(?:asset|employee|instance|job|rack|room|\w?uid)(?:[ _-]?id)?\s{0,3}[\s:=#]\s{0,3})(\d{4,}(?![\w.]))",
     re.IGNORECASE,
 )
+_BEGINNINGS = re.compile(  # of the names in _NAMED_VALUES, found in lower case; only `uid` may follow another letter
+    r"-(?=-)|a(?=ccess|ccount|pi|sset|uthorization)|b(?=lade|oard)|c(?=hassis|ontainer|ookie|redential)|e(?=mployee)"
+    r"|f(?=qdn)|h(?=ive|ost)|i(?=nstance)|j(?=ob)|l(?=ogin|ogname)|m(?=achine)|n(?=ode)|o(?=wner)"
+    r"|p(?=ass|rivate|roxy|wd)|r(?=ack|oom)|s(?=/n|ecret|erial|erver|lot|sh)|t(?=oken|ray)|u(?=id|nique|ser)"
+)
+_LIKE_ASCII = str.maketrans("ſ\u212aİı", "skii")  # these letters are equal where case is ignored
 _COUNTED = re.compile(  # after a number of any length
     r"\s(?:of\s\d+\s)?(?:bytes|elements|operations|samples|calls|cycles|steps|tokens|parameters|items|rows|ns|B)\b"
 )
@@ -120,7 +126,7 @@ class Words:
         """Return the text with LEFT_OUT in place of each group of words that are not allowed."""
         text = text.replace(LEFT_OUT, _GAP)
         text = _QUOTED_PATH.sub(lambda match: f"{match[1]}{_own_file(match[2]) or _GAP}{match[1]}", text)
-        text = _CHUNK.sub(self._allowed_chunk, _NAMED_VALUES.sub(_without_value, text))
+        text = _CHUNK.sub(self._allowed_chunk, _without_named_values(text))
         return _GAPS.sub(LEFT_OUT, text)
 
     def _allowed_chunk(self, match: re.Match[str]) -> str:
@@ -179,6 +185,18 @@ class Words:
         return is_known and all(label[:1].isalpha() and self._passing(label) for label in labels)
 
 
+def _without_named_values(text: str) -> str:
+    """Return the text with a gap in place of each value that _NAMED_VALUES finds, in a tenth of the time of `sub`."""
+    lower, parts, end = text.translate(_LIKE_ASCII).lower(), [], 0  # of the same length as the text
+    for beginning in _BEGINNINGS.finditer(lower):
+        at = beginning.start()
+        for start in (at - 1, at) if lower[at] == "u" else (at,):
+            if start >= end and (match := _NAMED_VALUES.match(text, start)):
+                parts += [text[end:start], _without_value(match)]
+                end = match.end()
+    return "".join((*parts, text[end:]))
+
+
 def _without_value(match: re.Match[str]) -> str:
     """Return the name of a secret or an owner with a gap in place of its value, unless that is a plain one."""
     name, *_ = texts = [text for text in match.groups() if text is not None]
@@ -195,12 +213,13 @@ def vocabulary() -> frozenset[str]:
     files = {path: path.relative_to(folder.parent).as_posix() for folder in _folders() for path in _files(folder)}
     source = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix == ".py")
     chunks = " ".join(set(source.split()))
-    forms = (r"[A-Za-z_]\w*", r"[\w/][\w./*:-]*[./-][\w./*:-]*\w")  # bytes; lz4.block, /proc/stat, page-locked
+    plain = set(re.findall(r"[A-Za-z_]\w*", chunks))  # bytes
+    joined = set(re.findall(r"[\w/][\w./*:-]*\w", chunks)) - plain  # lz4.block, /proc/stat, page-locked
     beginnings = (re.split(r"\W", part[-64:])[-1] + "." for part in chunks.split(".{"))  # `nvml.` of f"nvml.{name}"
     errors = (*map(os.strerror, errno.errorcode), *errno.errorcode.values(), *(name.name for name in signal.Signals))
     others = " ".join((*errors, *dir(builtins), _MORE_WORDS)).split()
     names = (*files.values(), *(path.name for path in files))
-    all_words = {*others, *names, *beginnings, *(word for form in forms for word in re.findall(form, chunks))}
+    all_words = plain.union(others, names, beginnings, (word for word in joined if re.search("[./-]", word[1:])))
     return frozenset(word.lower() for word in all_words if not PSEUDONYM.fullmatch(word) and not word[0].isdigit())
 
 
@@ -301,6 +320,7 @@ class _Sharing:
         self.counters = {name for name in dotted if name.partition(".")[0] in collectors}
         ids = counters | {name for suite in suites for view in suite.views for name in view.cases}
         ids |= {result.case.name for run in runs for result in run.results}
+        self.axis = functools.cache(self.word)
         self.pseudonyms = dict(self._known_names(parts, manifests))
         for name in names:
             self.pseudonyms.setdefault(name, self.token("user", name.lower()))
@@ -383,7 +403,7 @@ class _Sharing:
 
     def parameters(self, params: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
         return tuple(
-            (self.word(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
+            (self.axis(axis), self._parameter(value) if isinstance(value, str) else value) for axis, value in params
         )
 
     def file_name(self, path: str) -> str:

@@ -369,7 +369,7 @@ def _group_call(
     panels = -(-rows // plan.rows)
     blocks = min(bench.device.device.units * plan.resident, panels * groups)
     size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
-    needed = size + plan.tokens * (2 * weights.cols + 4 * groups)  # and X with what the bias adds
+    needed = size + 2 * plan.tokens * weights.cols  # and X
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
     image = memory[size:needed]
     parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))

@@ -3,7 +3,7 @@
 The libraries are column-major and our matrices row-major, so the call is Cᵀ = Bᵀ·Aᵀ."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 from gpubench.api import libraries as lib
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from .formats import FORMATS, Format, MatrixProduct, Precision, Scales, Shape
 
 NEEDS_NVMATH = f"needs cuBLASLt through nvmath-python: {gb.installation.for_gpu()}"
 WORKSPACE_BYTES = 32 * 2**20  # NVIDIA's recommendation for Hopper (cuBLAS documentation, cublasSetWorkspace)
+_PROPOSALS, _TIMED = 8, 4  # algorithms of which the fastest is chosen, and products that each computes
 _NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 _THROUGH_HIPBLASLT = ("bfloat16", "float8_e4m3", "float8_e5m2", "int8")
 _TRIED = (96, 64, 160)  # rows, columns and inner elements of the product that hipBLASLt must compute rightly
@@ -51,6 +53,20 @@ def vendor(bench: gb.Bench, product: MatrixProduct, workspace: Any = None, units
     if not plain or shape.batch > 1 or shape.pitch or product.activation != "none":
         raise gb.Skip(NEEDS_NVMATH)
     return _gemm_ex(bench, product)
+
+
+def alike(bench: gb.Bench, products: Sequence[MatrixProduct], workspace: Any) -> list[Call]:
+    """Return the calls of products of one shape by the fastest of cuBLASLt's proposals, or of the best library here.
+
+    Each proposal computes the first products in turn, so that none finds its weights in a cache."""
+    if bench.traits.vendor != "nvidia" or _binding() is None:
+        return [vendor(bench, product, workspace).call for product in products]
+    proposed = [
+        [proposal.call for proposal in heuristics(bench, product, _PROPOSALS, workspace)] for product in products
+    ]
+    rounds = [in_turn(*calls) for calls in zip(*proposed[:_TIMED], strict=True)]
+    seconds = [bench.device.time(calls, 2, "hot", gated=False, lead=calls).device[0] for calls in rounds]
+    return [calls[int(np.argmin(seconds))] for calls in proposed]
 
 
 @functools.cache

@@ -3,8 +3,6 @@
 Data in host memory are checked on the device: they are copied there and compared with the words of their seed, since
 a processor reads write-combined memory at a hundredth of its speed."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

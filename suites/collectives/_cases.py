@@ -155,7 +155,7 @@ def _libraries(target: gb.Target) -> tuple[str, ...]:
 def _sizes(target: gb.Target) -> Any:
     if target.is_host:
         return gb.points((2**16,), smoke=(2**20,), full=gb.powers_of_two(_SMALLEST, 26))
-    quick = (2**_SMALLEST, 2**16, 2**20, 2**24, 2**30)
+    quick = (2**_SMALLEST, 2**20, 2**30)
     return gb.points(fitting(target, quick), smoke=(2**20,), full=fitting(target, gb.powers_of_two(_SMALLEST, 30)))
 
 

@@ -136,6 +136,7 @@ class Caches:
 
 
 @topic.case(
+    when=lambda target: target.is_host or gb.beyond_quick(target),  # on a GPU interpreters take four seconds to start
     op=gb.points(_OPERATORS[:1], full=_OPERATORS),
     by=lambda target: _HOST if target.is_host else _GPU,
     cache=_CACHES,

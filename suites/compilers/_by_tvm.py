@@ -99,9 +99,10 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
         """Compiles schedules in this process."""
 
         def build(self, inputs: Any) -> list[Any]:
-            for proposed in inputs:
-                compiled[str(len(compiled))] = tvm.compile(proposed.mod, target=target)
-            return [builder.BuilderResult(name, None) for name in list(compiled)[-len(inputs) :]]
+            first = len(compiled)  # there may be no inputs
+            for number, proposed in enumerate(inputs, first):
+                compiled[str(number)] = tvm.compile(proposed.mod, target=target)
+            return [builder.BuilderResult(str(number), None) for number in range(first, len(compiled))]
 
     @derived.derived_object
     class Measured(runner.PyRunnerFuture):  # type: ignore[misc,name-defined]

@@ -405,8 +405,7 @@ class DeviceCodec:
 
     def temp_bytes(self, count: int, chunk_bytes: int) -> dict[str, int]:
         """Return the bytes of scratch memory by direction, for `count` chunks on the current stream."""
-        sizes = (count, chunk_bytes, count * chunk_bytes, current_stream(self.bench.xp))
-        return {"compress": self.row.compress_temp_bytes(*sizes), "decompress": self.row.decompress_temp_bytes(*sizes)}
+        return self.row.temp_bytes(count, chunk_bytes, count * chunk_bytes, current_stream(self.bench.xp))
 
 
 class Batch:

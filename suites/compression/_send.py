@@ -117,6 +117,8 @@ def _axes(file: str = "") -> dict[str, Any]:
         """Return whether each slot has a block, and the tier measures the point: full has few that are not usual."""
         sent = _sent(target, file)[str(params.get("link", file))]
         size, block, flight = (int(params[name]) for name in ("size_bytes", "block_bytes", "flight"))
+        if params.get("link") == "d2h" and target.tier == "quick" and target.device.peers:
+            return False  # `h2d` and `peer` tell as much
         if size != sent.size * MIB or size < block * flight or (params.get("link") == "mpi" and target.tier != "full"):
             return False
         is_usual = (block, flight) == (sent.block * MIB, sent.depth)

@@ -1,7 +1,5 @@
 """Measure the products of larger mixtures of experts, by one call of cuBLAS and by our grouped kernel in Triton."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -193,7 +193,9 @@ class AttentionPlan:
         return np.array(rows, np.uint32)
 
 
-Attend = Callable[[Any, Any, Any], Callable[[], None]]
+Ahead = tuple[Any, np.uint32, np.uint32, np.uint32]  # weights to prefetch: rows, bytes of a row and of its first part
+NOTHING_AHEAD = np.uint64(0), np.uint32(0), np.uint32(0), np.uint32(0)
+Attend = Callable[..., Callable[[], None]]
 
 
 def launches(
@@ -217,8 +219,8 @@ def launches(
     rotation = turns if is_step else np.uint64(0), np.float32(log2_scale(shape.dim))
     numbers = items, np.uint32(shape.capacity), np.uint32(plan.chunk)
 
-    def attend(keys: Any, values: Any, out: Any) -> Callable[[], None]:
-        args = (keys, values, table, tokens, queries, out, sums, scales, arrived, *rotation, *numbers)
+    def attend(keys: Any, values: Any, out: Any, ahead: Ahead = NOTHING_AHEAD) -> Callable[[], None]:
+        args = (keys, values, table, tokens, queries, out, sums, scales, arrived, *rotation, *numbers, *ahead)
         return partial(kernel.early if is_step else kernel, grid, (plan.threads,), args)
 
     return attend

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from gpubench.api import suite as gb
 
-from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.vendor import WORKSPACE_BYTES, vendor
+from .._matrix.formats import FORMATS
+from .._matrix.vendor import alike
 from .._models import Model
-from ._attention import AttentionShape, launches, log2_scale
-from ._eight import EightWeights
+from ._attention import NOTHING_AHEAD, Ahead, AttentionShape, launches, log2_scale
+from ._eight import EIGHT_KINDS, NOT_ROUNDED, EightWeights, Rounded
 from ._exact import CacheLayout, ExactChain, SampledToken, relative, rounding_bound, turns
 from ._prefill_attention import Prompt, PromptShape, fastest
-from ._weights import MODEL_KINDS, AnyWeights, ModelWeights
+from ._weights import MODEL_KINDS, AnyWeights, ModelWeights, described
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads of most blocks, as in chain.cu
@@ -31,6 +31,10 @@ _LIKELY_LOGITS = 2048  # logits that a block compares
 _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
+
+# The small kernels of a step prefetch this much of the next weights: about what memory reads while they run. More rows
+# keep the device busy.
+_AHEAD_BYTES, _MOST_AHEAD_ROWS = 8 * 2**20, 256
 
 Call = Callable[[], None]
 
@@ -67,7 +71,13 @@ class Chain:
         self.device_input = xp.array(self.input)
         self.turns = xp.asarray(turns(layout.capacity, layout.dim).astype(np.float32))
         widths = {"normed": model.head.cols, "queries": model.heads * model.dim, "attended": model.heads * model.dim}
-        widths |= {"gated": model.layer("down").cols, **{layer.name: layer.rows for layer in model.layers}}
+        is_rounded = (
+            weights.kind in EIGHT_KINDS and model.is_gated
+        )  # then no kernel writes the gate's results as halves
+        widths |= {
+            "gated": 0 if is_rounded else model.layer("down").cols,
+            **{layer.name: layer.rows for layer in model.layers},
+        }
         self.room = {name: xp.empty(rows * width, "uint16") for name, width in widths.items()}
         self.stream = xp.empty(rows * model.head.cols, "float32")
         self.outputs = (*self.room.values(), self.stream)
@@ -99,24 +109,47 @@ class Chain:
         cells = (self.weights.embedding, self.device_input, self.stream, np.uint32(self.model.head.cols))
         return partial(self._kernel("embed"), (self.rows,), (_THREADS,), cells)
 
-    def norm(self, number: int, adds: str) -> Call:
+    def ahead(self, weights: AnyWeights) -> Ahead:
+        """Return what a kernel before the product of these weights prefetches: nothing of a prompt."""
+        if self.rows > _MOST_AHEAD_ROWS or not self._is_early:
+            return NOTHING_AHEAD
+        pitch = weights.words.nbytes // weights.rows
+        width = min(pitch, _AHEAD_BYTES // weights.rows) // 128 * 128
+        return weights.words, np.uint32(weights.rows), np.uint32(pitch), np.uint32(width)
+
+    def rounded(self, weights: AnyWeights | None) -> Rounded:
+        """Return where a kernel before the product of these weights writes X in eight bits, if the product takes it."""
+        if not isinstance(weights, EightWeights):
+            return NOT_ROUNDED
+        return weights.rounded(self.rows, self.weights.eights)
+
+    def products(self, name: str, x: str, y: str, is_gated: bool = False) -> list[Call]:
+        """Return the product by the matrix `name` of every layer, from array `x` of the room to array `y`."""
+        is_rounded = self.weights.kind in EIGHT_KINDS and (x == "normed" or (x == "gated" and self.model.is_gated))
+        return self.weights.products(name, None if is_rounded else self.room[x], self.room[y], self.rows, is_gated)
+
+    def norm(self, number: int, adds: str, before: AnyWeights | None = None) -> Call:
         """Return the launch that adds the output `adds` to the stream and writes the norm with the number `number`.
 
         `adds` is a key of `room`; if it is empty nothing is added. The norm is written to `normed` of `room`."""
         factors, shifts = self.weights.norms[number], self.weights.shifts[number]
         sizes = np.uint32(self.model.head.cols), np.uint32(bool(adds))
+        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
+        blocks = self.rows if not ahead[3] else max(self.rows, self.bench.device.device.units)
         cells = (self.stream, self.room[adds or "out"], factors, shifts, self.room["normed"], *sizes)
+        cells = (*cells, np.uint32(self.rows), *ahead, *self.rounded(before))
         groups, warp = -(-self.model.head.cols // 4), self.bench.traits.warp
-        return self.launch("add_norm", self.rows, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
+        return self.launch("add_norm", blocks, *cells, threads=min(_NORM_THREADS, -(-groups // warp) * warp))
 
-    def gate(self) -> Call:
+    def gate(self, before: AnyWeights | None = None) -> Call:
         """Return the launch that writes `gated` of `room` from `up`: the gate of the network, or GELU without one."""
         if not self.model.is_gated:
             count = self.room["up"].size // 8  # in vectors
             return self.launch("gelu", -(-count // _THREADS), self.room["up"], self.room["gated"], np.uint32(count))
         inner = self.model.layer("down").cols // 8  # in vectors
         count = self.rows * inner
-        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner))
+        ahead = NOTHING_AHEAD if before is None else self.ahead(before)
+        cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *ahead, *self.rounded(before))
         return self.launch("gate", -(-count // _THREADS), *cells)
 
     def most_likely(self, logits: Any, tokens: Any) -> Call:
@@ -228,38 +261,35 @@ class DecodeChain:
         chain, model = self.chain, self._model
         lengths = np.full(self._batch, self._context, np.uint32)
         attend = launches(chain.bench, self._shape, lengths, chain.room["qkv"], self.slots, chain.turns)
-        calls = [chain.embed()]
+        qkv, out = chain.products("qkv", "normed", "qkv"), chain.products("out", "attended", "out")
+        calls, networks = [chain.embed()], self._networks()
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
             calls += [
-                chain.norm(2 * layer, adds="down" if layer else ""),
-                self._product(weights["qkv"], "normed", "qkv"),
-                attend(keys, values, chain.room["attended"]),
-                self._product(weights["out"], "attended", "out"),
-                chain.norm(2 * layer + 1, adds="out"),
-                *self._network(layer, weights),
+                chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
+                qkv[layer],
+                attend(keys, values, chain.room["attended"], chain.ahead(weights["out"])),
+                out[layer],
+                chain.norm(2 * layer + 1, "out", weights["router" if self._experts else "up"]),
+                *networks[layer],
             ]
         head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
         last = chain.norm(2 * model.depth, adds="down")
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
 
-    def _network(self, layer: int, weights: Mapping[str, AnyWeights]) -> list[Call]:
-        """Return the calls of a layer's feed-forward network, which reads `normed` of the room and writes `down`."""
+    def _networks(self) -> list[list[Call]]:
+        """Return the calls of each layer's feed-forward network, which reads `normed` of the room and writes `down`."""
+        chain, layers = self.chain, self.chain.weights.layers
         if self._experts:
-            router = self._product(weights["router"], "normed", "router")
-            return [router, *self._experts.calls(layer, weights, self.chain.room)]
-        return [*self._gated(weights["up"]), self._product(weights["down"], "gated", "down")]
-
-    def _gated(self, weights: AnyWeights) -> list[Call]:
-        """Return the product `up` with its gate as one call, or the product and GELU or the gate."""
-        chain = self.chain
-        if not self._model.is_gated or chain.weights.is_by_vendor(self._batch):
-            return [self._product(weights, "normed", "up"), chain.gate()]
-        return [chain.weights.product(weights, chain.room["normed"], chain.room["gated"], self._batch, is_gated=True)]
-
-    def _product(self, weights: AnyWeights, x: str, y: str) -> Call:
-        """Return the call of one product of all sequences, from array `x` of the room to array `y`."""
-        return self.chain.weights.product(weights, self.chain.room[x], self.chain.room[y], self._batch)
+            routers = enumerate(chain.products("router", "normed", "router"))
+            return [[router, *self._experts.calls(layer, layers[layer], chain.room)] for layer, router in routers]
+        down = chain.products("down", "gated", "down")
+        if self._model.is_gated and not chain.weights.is_by_vendor(self._batch):
+            up = chain.products("up", "normed", "gated", is_gated=True)
+            return [list(calls) for calls in zip(up, down, strict=True)]
+        gates = [chain.gate(weights["down"]) for weights in layers]
+        up = chain.products("up", "normed", "up")
+        return [list(calls) for calls in zip(up, gates, down, strict=True)]
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -355,10 +385,8 @@ class PrefillChain:
         self._model, self._tokens = model, tokens
         widest = max(layer.size for layer in model.layers) if MODEL_KINDS[weights.kind].is_quantised else 0
         self.chain = Chain(bench, weights, tokens, CacheMemory.drawn(weights, 1, tokens))
-        # One workspace for all products, which run one after another.
-        self._workspace = bench.xp.empty(WORKSPACE_BYTES, "uint8")
         shape = PromptShape(tokens, model.heads, model.kv_heads, model.dim)
-        self.attention = fastest(bench, shape, self._workspace)
+        self.attention = fastest(bench, shape, weights.workspace())
         self._halves = bench.xp.empty(widest, "uint16")
         self._exact: dict[int, ExactChain] = {}  # by the last token
         self.logits = bench.xp.empty(model.head.rows, "uint16")
@@ -366,18 +394,20 @@ class PrefillChain:
 
     def _all_calls(self) -> list[Call]:
         chain, model, hidden = self.chain, self._model, self._model.head.cols
+        qkv, out = self._products("qkv", "normed"), self._products("out", "attended")
+        up, down = self._products("up", "normed"), self._products("down", "gated")
         calls = [chain.embed()]
         for layer, weights in enumerate(chain.weights.layers):
             calls += [
-                chain.norm(2 * layer, adds="down" if layer else ""),
-                *self._product(weights["qkv"], "normed", "qkv"),
+                chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
+                *qkv[layer],
                 self._rotary(layer),
                 *self.attention.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
-                *self._product(weights["out"], "attended", "out"),
-                chain.norm(2 * layer + 1, adds="out"),
-                *self._product(weights["up"], "normed", "up"),
-                chain.gate(),
-                *self._product(weights["down"], "gated", "down"),
+                *out[layer],
+                chain.norm(2 * layer + 1, "out", weights["up"]),
+                *up[layer],
+                chain.gate(weights["down"]),
+                *down[layer],
             ]
         last = chain.room["normed"][(self._tokens - 1) * hidden :]
         head = chain.weights.product(chain.weights.head, last, self.logits, 1)
@@ -386,20 +416,22 @@ class PrefillChain:
     def _rotary(self, layer: int) -> Call:
         """Return the launch that rotates queries and keys of every token and stores keys and values in the cache."""
         chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
-        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim))
+        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim // 8))  # in vectors of eight
         cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
         return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
-    def _product(self, weights: AnyWeights, x: str, y: str) -> list[Call]:
-        """Return the calls of one product of all tokens, from array `x` of the room to array `y`."""
-        room, quantised = self.chain.room, weights.kind.is_quantised
-        if isinstance(weights, EightWeights):
-            return [self.chain.weights.product(weights, room[x], room[y], self._tokens)]
-        shape = Shape(self._tokens, weights.rows, weights.cols, "nt")
-        halves = self._halves if quantised else weights.words
-        described = MatrixProduct(PRECISIONS["float16"], shape, room[x], halves, room[y])
-        product = vendor(self.chain.weights.bench, described, self._workspace)
-        return [partial(weights.restore, self._halves), product.call] if quantised else [product.call]
+    def _products(self, name: str, x: str) -> list[list[Call]]:
+        """Return the calls of the product by the matrix `name` of every layer, from array `x` of the room."""
+        weights, room, rows = self.chain.weights, self.chain.room, self._tokens
+        if weights.kind in EIGHT_KINDS:
+            return [[call] for call in self.chain.products(name, x, name)]
+        matrices = weights.of(name)
+        if MODEL_KINDS[weights.kind].is_quantised:
+            product = described(matrices[0], self._halves, room[x], room[name], rows)
+            (call,) = alike(weights.bench, [product], weights.workspace())
+            return [[partial(matrix.restore, self._halves), call] for matrix in matrices]
+        products = [described(matrix, matrix.words, room[x], room[name], rows) for matrix in matrices]
+        return [[call] for call in alike(weights.bench, products, weights.workspace())]
 
     @property
     def outputs(self) -> tuple[Any, ...]:

@@ -10,12 +10,10 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
-from .._checks import in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Scales, Shape
 from .._matrix.gemv import Call, WeightKind
 from .._matrix.product import precision_of
-from .._matrix.vendor import vendor
 
 _E4M3 = FORMATS["float8_e4m3"]
 _PRECISION = replace(PRECISIONS["float8_e4m3"], c="float16")
@@ -26,6 +24,9 @@ _ACTIVATION_SCALE = 2.0**-5  # the one scale of activations, whose sizes are abo
 _CHUNK = 2**26  # weights that are widened to double precision at once
 _ROWS = 16  # the library takes a multiple of these tokens
 ROUNDOFF = 2.0**-8  # of a layer: activations are rounded to four significant bits, and their errors average out
+
+Rounded = tuple[Any, Any, np.float32]  # numbers of e4m3, their scales, and the one scale; 0 if there are several
+NOT_ROUNDED: Rounded = np.uint64(0), np.uint64(0), np.float32(0)
 
 EIGHT_KINDS = {"float8": WeightKind(-1, 8, "float16"), "float8_blocks": WeightKind(-2, 8, "float16")}
 
@@ -63,25 +64,29 @@ class EightWeights:
             parts.append(x @ (wide.reshape(count, factors.shape[1], -1) * factors[:, :, None]).reshape(count, -1).T)
         return parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=1)
 
-    def call(self, x: Any, y: Any, tokens: int, workspace: Any, room: dict[tuple[int, int], Any]) -> Call:
-        """Return the call of Y = X·Wᵀ: X is rounded to e4m3, then cuBLASLt multiplies.
+    def rounded(self, tokens: int, room: dict[tuple[int, int], Any]) -> Rounded:
+        """Return where kernels write X of the product as numbers of e4m3; `room` keeps it for other products.
 
-        `x` and `y` are flat device arrays of halves; `room` keeps memory for products of the same sizes. Raises Skip
-        for numbers of tokens that the library does not take."""
+        Raises Skip for numbers of tokens that the library does not take."""
         if tokens % _ROWS:
             raise gb.Skip(f"products in FP8 take a multiple of {_ROWS} tokens, not {tokens}")
-        xp, groups = self._bench.xp, self.cols // _BLOCK
-        if (tokens, self.cols) not in room:
-            room[tokens, self.cols] = xp.empty(tokens * self.cols, "uint8"), xp.full(tokens * groups, 1, "float32")
-        codes, scales = room[tokens, self.cols]
-        one = np.float32(0 if self._is_blocked else _ACTIVATION_SCALE)
-        if not self._is_blocked:
-            scales = xp.full(1, _ACTIVATION_SCALE, "float32")
+        xp, key = self._bench.xp, (tokens, self.cols)
+        if key not in room:
+            scales = xp.full(tokens * (self.cols // _BLOCK) if self._is_blocked else 1, _ACTIVATION_SCALE, "float32")
+            room[key] = xp.empty(tokens * self.cols, "uint8"), scales
+        return *room[key], np.float32(0 if self._is_blocked else _ACTIVATION_SCALE)
+
+    def described(self, y: Any, tokens: int, room: dict[tuple[int, int], Any]) -> MatrixProduct:
+        """Return Y = X·Wᵀ, where `rounded` has X; `y` is a flat device array of halves."""
+        codes, scales, _one = self.rounded(tokens, room)
         modes = ("VEC128_32F", "BLK128x128_32F") if self._is_blocked else ("SCALAR_32F", "SCALAR_32F")
         shape = Shape(tokens, self.rows, self.cols, "nt")
-        described = MatrixProduct(_PRECISION, shape, codes, self.words, y, scales=Scales(scales, self.scales, modes))
-        numbers = np.uint32(tokens), np.uint32(groups), one
-        kernel = self._bench.kernel("chain.cu", "to_eight")
+        return MatrixProduct(_PRECISION, shape, codes, self.words, y, scales=Scales(scales, self.scales, modes))
+
+    def rounding(self, x: Any, tokens: int, room: dict[tuple[int, int], Any]) -> Call:
+        """Return the launch that rounds `x`, a flat device array of halves, to where `rounded` says."""
+        codes, scales, one = self.rounded(tokens, room)
+        groups = self.cols // _BLOCK
+        cells = (x, codes, scales, np.uint32(tokens), np.uint32(groups), one)
         blocks = -(-tokens * groups // (_THREADS // 32))
-        rounded = partial(kernel.early, (blocks,), (_THREADS,), (x, codes, scales, *numbers))
-        return in_turn(rounded, vendor(self._bench, described, workspace).call)
+        return partial(self._bench.kernel("chain.cu", "to_eight").early, (blocks,), (_THREADS,), cells)

@@ -22,11 +22,12 @@ from .._tensor_map import tensor_map
 
 _LATENT, _ROTARY, _PAGE = 512, 64, 64  # elements of a token's latent vector and of its rotated part; tokens of a page
 _WIDTH = _LATENT + _ROTARY
-_ROWS, _WARPS, _STAGES = 64, 8, 2  # heads of a program or block, its warps, and pages in flight
+_ROWS, _WARPS, _STAGES = 64, 8, 2  # heads of a program or block; a program's warps and pages in flight
+_THREADS = 384  # of a block: two warpgroups multiply, one copies
 _CHECKED = 6  # heads that are compared with double precision
 _BOUND = 4 * 2.0**-11  # bound of the relative error, because shares and results are stored as halves
 _JOIN_THREADS = 128
-_SHARED_BYTES = (_ROWS + _STAGES * _PAGE) * _WIDTH * 2 + 1024  # queries and two pages, aligned
+_SHARED_BYTES = 28 * 64 * 64 * 2 + 1024  # latent.cu's tiles of queries, of two pages and of their powers, aligned
 _SPARE_BYTES = 2**28
 
 tl: Any = None  # triton.language, once a kernel is built
@@ -34,8 +35,8 @@ tl: Any = None  # triton.language, once a kernel is built
 topic = gb.Topic(views=[gb.View("bars", "Attention over latent vectors: throughput", ("latent_attention",))])
 
 
-def attend_latent(queries, cache, table, sums, scales, context, chunk, HEADS, ROWS, PAGE, LATENT, ROTARY) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
-    """Write the weighted sums of a part of a sequence for `ROWS` heads, and their largest scores and sums of powers."""
+def attend_latent(queries, cache, table, results, scales, context, chunk, HEADS, ROWS, PAGE, LATENT, ROTARY) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
+    """Write the results of a part of a sequence for `ROWS` heads, and their largest scores and sums of powers."""
     blocks = HEADS // ROWS
     sequence, block, part = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1)
     parts = tl.num_programs(1)
@@ -61,7 +62,7 @@ def attend_latent(queries, cache, table, sums, scales, context, chunk, HEADS, RO
         weighted = tl.dot(share.to(tl.float16), value, weighted * fade[:, None])
         most = top
     item = (line * parts + part).to(tl.int64)
-    tl.store(sums + item * LATENT + lane[None, :], weighted)
+    tl.store(results + item * LATENT + lane[None, :], (weighted / total[:, None]).to(tl.float16))
     head = (sequence * HEADS + block * ROWS + row) * parts + part
     tl.store(scales + 2 * head, most)
     tl.store(scales + 2 * head + 1, total)
@@ -83,8 +84,8 @@ class LatentAttention:
     """Seeded queries, and a paged cache of latent vectors in copies that together exceed the last-level cache."""
 
     def __init__(self, bench: gb.Bench, batch: int, context: int, heads: int) -> None:
-        if heads % _ROWS:
-            raise gb.Skip(f"the kernel takes a multiple of {_ROWS} heads, not {heads}")
+        if heads % (2 * _ROWS):
+            raise gb.Skip(f"the kernels take a multiple of {2 * _ROWS} heads, not {heads}")
         xp, rng, pages = bench.xp, bench.rng, -(-context // _PAGE)
         self._bench, self._batch, self._context, self._heads = bench, batch, context, heads
         size = batch * pages * _PAGE * _WIDTH
@@ -92,7 +93,7 @@ class LatentAttention:
         self._chunk = chunk_of(batch, pages, heads // _ROWS, bench.device.device.units)
         self._parts = -(-pages // self._chunk)
         rows = batch * heads
-        bench.need(2 * size * copies + 4 * rows * self._parts * (_LATENT + 2) + _SPARE_BYTES)
+        bench.need(2 * size * copies + rows * self._parts * (2 * _LATENT + 8) + _SPARE_BYTES)
         self._make, self._rng = Maker(bench), rng
         seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
         half = FORMATS["float16"]
@@ -102,10 +103,7 @@ class LatentAttention:
         self.caches = [first, *(first.copy() for _ in range(copies - 1))]
         self._table = rng.permutation(batch * pages).astype(np.int32)
         self._device_table = xp.asarray(self._table)
-        self._sums, self._scales = (
-            xp.empty(rows * self._parts * _LATENT, "float32"),
-            xp.empty(rows * self._parts * 2, "float32"),
-        )
+        self._scales = xp.empty(rows * self._parts * 2, "float32")
         self.outs = tuple(xp.empty(rows * _LATENT, "uint16") for _ in range(copies))
         self._is_hopper = "wgmma" in bench.traits.features
         self._join = bench.kernel("latent.cu", "join_latent")
@@ -114,34 +112,39 @@ class LatentAttention:
     def calls(self) -> tuple[Any, ...]:
         """Return the attention over each copy of the cache, by latent.cu on Hopper and else by our kernel in Triton."""
         attend = self._by_wgmma if self._is_hopper else self._by_triton()
+        if self._parts == 1:
+            return tuple(attend(cache, out) for cache, out in zip(self.caches, self.outs, strict=True))
         rows, parts = self._batch * self._heads, np.uint32(self._parts)
+        results = self._bench.xp.empty(rows * self._parts * _LATENT, "uint16")
         return tuple(
             in_turn(
-                attend(cache),
-                partial(self._join, (rows,), (_JOIN_THREADS,), (self._sums, self._scales, out, parts)),
+                attend(cache, results),
+                partial(self._join.early, (rows,), (_JOIN_THREADS,), (results, self._scales, out, parts)),
             )
             for cache, out in zip(self.caches, self.outs, strict=True)
         )
 
-    def _by_wgmma(self, cache: Any) -> Any:
-        """Return the launch of latent.cu over a copy of the cache."""
+    def _by_wgmma(self, cache: Any, results: Any) -> Any:
+        """Return the launch of latent.cu over a copy of the cache, which writes the results of all parts."""
         kernel = self._bench.kernel("latent.cu", "attend_latent")
         rows, tokens = self._batch * self._heads, cache.size // _WIDTH
         maps = (tensor_map(array, count, _WIDTH, _PAGE, 64) for array, count in ((self.queries, rows), (cache, tokens)))
         numbers = map(np.uint32, (self._heads // _ROWS, self._context, self._chunk))
-        args = (*maps, self._device_table, self._sums, self._scales, *numbers)
-        return partial(kernel, (rows // _ROWS, self._parts), (32 * _WARPS,), args, _SHARED_BYTES)
+        args = (*maps, self._device_table, results, self._scales, *numbers)
+        return partial(kernel.early, (rows // _ROWS, self._parts), (_THREADS,), args, _SHARED_BYTES)
 
     def _by_triton(self) -> Any:
         """Return a function that returns the launch of our kernel in Triton over a copy of the cache."""
-        halves, floats = dict.fromkeys(("queries", "cache"), "*fp16"), dict.fromkeys(("sums", "scales"), "*fp32")
+        halves, floats = dict.fromkeys(("queries", "cache"), "*fp16"), {"results": "*fp16", "scales": "*fp32"}
         types = {**halves, "table": "*i32", **floats, "context": "i32", "chunk": "i32"}
         sizes = {"HEADS": self._heads, "ROWS": _ROWS, "PAGE": _PAGE, "LATENT": _LATENT, "ROTARY": _ROTARY}
         kernel = _triton.BuiltKernel(self._bench, attend_latent, types, sizes, _WARPS, _STAGES)
         self._library = f"our kernel in Triton {kernel.version}"
         grid = (self._batch * self._heads // _ROWS, self._parts)
-        cells = (self._device_table, self._sums, self._scales, np.int32(self._context), np.int32(self._chunk))
-        return lambda cache: kernel.call(grid, self.queries, cache, *cells)
+        numbers = np.int32(self._context), np.int32(self._chunk)
+        return lambda cache, results: kernel.call(
+            grid, self.queries, cache, self._device_table, results, self._scales, *numbers
+        )
 
     @property
     def work(self) -> gb.Work:

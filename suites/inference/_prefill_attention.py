@@ -20,6 +20,7 @@ from .._checks import flipping, in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.vendor import vendor
+from .._tensor_map import tensor_map
 
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads per block, as in chain.cu
@@ -31,6 +32,8 @@ _SPARE_BYTES = 2**28
 # The kernel in Triton: queries of a program, keys that it takes at once, warps of a program, and loads of keys and
 # values in flight. They were the fastest of six plans on an H200, for 2048 tokens.
 _ROWS, _COLS, _WARPS, _STAGES = 128, 64, 8, 3
+# The kernel in Gluon: keys that it takes at once, loads in flight, and registers of a thread on average.
+_HOPPER_COLS, _HOPPER_STAGES, _HOPPER_REGISTERS = 128, 2, 168
 
 tl: Any = None  # triton.language, once a kernel is built
 
@@ -188,24 +191,48 @@ class Provider:
 
 
 class Flash:
-    """Our kernel in Triton, compiled for this GPU and launched by CuPy on the suite's stream."""
+    """Our kernel in Triton, on Hopper in Gluon, compiled for this GPU and launched by CuPy on the suite's stream."""
 
     outputs: tuple[Any, ...] = ()
 
     def __init__(self, bench: gb.Bench, shape: PromptShape) -> None:
-        types = dict.fromkeys(("queries", "keys", "values", "out"), "*fp16")
-        types |= dict.fromkeys(("tokens", "heads", "group"), "i32")
-        constants = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}
-        self._shape, self._kernel = shape, _triton.BuiltKernel(bench, flash, types, constants, _WARPS, _STAGES)
-        blocks = f"blocks of {_ROWS} × {_COLS}, {_WARPS} warps, {_STAGES} stages"
-        self.library = f"our kernel in Triton {self._kernel.version}: {blocks}"
+        self._shape, self._units = shape, bench.device.device.units
+        triton, numbers = _triton.imported(), dict.fromkeys(("tokens", "heads", "group"), "i32")
+        is_nvidia = bench.traits.vendor == "nvidia"  # other vendors' GPUs are refused below
+        is_hopper = is_nvidia and gb.Architecture.parse(bench.traits.arch).capability // 10 == 9
+        if is_hopper and shape.dim in (64, 128):
+            from ._hopper_attention import flash as kernel  # needs Triton
+
+            layout = repr(importlib.import_module("triton.experimental.gluon.language").NVMMASharedLayout(128, 16, 2))
+            types = {"queries": f"tensordesc<fp16[{_ROWS // 2}, {shape.dim}],{layout}>"}
+            types |= dict.fromkeys(("keys", "values"), f"tensordesc<fp16[{_HOPPER_COLS}, {shape.dim}],{layout}>")
+            constants = {"DIM": shape.dim, "ROWS": _ROWS // 2, "COLS": _HOPPER_COLS, "STAGES": _HOPPER_STAGES}
+            options, language = (4, 1, _HOPPER_REGISTERS), "Gluon"
+        else:
+            kernel, types = flash, dict.fromkeys(("queries", "keys", "values"), "*fp16")
+            constants, options = {"DIM": shape.dim, "ROWS": _ROWS, "COLS": _COLS}, (_WARPS, _STAGES, 0)
+            language = "Triton"
+        self._kernel = _triton.BuiltKernel(bench, kernel, {**types, "out": "*fp16", **numbers}, constants, *options)
+        self.library = f"our kernel in {language}, Triton {triton.__version__}: blocks of {_ROWS} × {constants['COLS']}"
 
     def calls(self, prompt: Prompt, out: Any) -> list[Call]:
         """Return the launch that writes the attention of `prompt` to `out`, flat (token, head, dim)."""
-        shape = self._shape
-        numbers = (np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads))
-        grid = (-(-shape.tokens // _ROWS), shape.heads)
-        return [self._kernel.call(grid, prompt.queries, prompt.keys, prompt.values, out, *numbers)]
+        shape, blocks = self._shape, -(-self._shape.tokens // _ROWS)
+        numbers = [np.int32(number) for number in (shape.tokens, shape.heads, shape.heads // shape.kv_heads)]
+        arrays = (prompt.queries, shape.heads), (prompt.keys, shape.kv_heads), (prompt.values, shape.kv_heads)
+        if not self._kernel.boxes:
+            return [self._kernel.call((blocks, shape.heads), *(array for array, _ in arrays), out, *numbers)]
+        maps: list[Any] = []  # each with the shape and the strides of its array
+        for (array, heads), box in zip(arrays, self._kernel.boxes, strict=True):
+            rows, width = heads * shape.tokens, shape.dim
+            maps += [
+                tensor_map(array, rows, width, *box),
+                np.int32(rows),
+                np.int32(width),
+                np.int64(width),
+                np.int64(1),
+            ]
+        return [self._kernel.call((min(self._units, blocks * shape.heads),), *maps, out, *numbers)]
 
 
 def fastest(bench: gb.Bench, shape: PromptShape, workspace: Any) -> Flash | Unfused:

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpubench.api import suite as gb
 
+from .._checks import in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
 from .._matrix.gemv import (
@@ -21,7 +22,7 @@ from .._matrix.gemv import (
     tensor_source,
     warp_call,
 )
-from .._matrix.vendor import WORKSPACE_BYTES, vendor
+from .._matrix.vendor import WORKSPACE_BYTES, alike, vendor
 from .._models import Layer, Model
 from ._eight import EIGHT_KINDS, ROUNDOFF, EightWeights
 
@@ -32,6 +33,12 @@ HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
 
 AnyWeights = Weights | EightWeights
+
+
+def described(weights: Weights, halves: Any, x: Any, y: Any, tokens: int) -> MatrixProduct:
+    """Return Y = X·Wᵀ of flat device arrays of halves, where W has the sizes of `weights`."""
+    shape = Shape(tokens, weights.rows, weights.cols, "nt")
+    return MatrixProduct(PRECISIONS["float16"], shape, x, halves, y)
 
 
 class ModelWeights:
@@ -46,11 +53,12 @@ class ModelWeights:
         self.bench, self.model, self.kind = bench, model, kind
         self.make, self._rng = Maker(self.bench), bench.rng
         self._room: Any = None
-        self._eights: dict[tuple[int, int], Any] = {}
+        self.eights: dict[tuple[int, int], Any] = {}
         self.roundoff = ROUNDOFF if kind in EIGHT_KINDS else HALF_ROUNDOFF
         self._tiled = described.is_quantised and "matrix" in bench.traits.features
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
-        self.head = self._drawn(model.head)
+        head = "float16" if kind in EIGHT_KINDS else kind, model.head.rows, model.head.cols
+        self.head = Weights(self.make, *head, self._seed(), model.head.cols**-0.5, self._tiled)
         self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
         sizes = 2 * model.depth + 1, model.head.cols
         self.norms = bench.xp.asarray(self._rng.uniform(0.9, 1.1, sizes).astype(np.float32))
@@ -61,13 +69,11 @@ class ModelWeights:
         return int(self._rng.integers(2**63))
 
     def _drawn(self, layer: Layer) -> AnyWeights:
-        """Return the seeded weights of a matrix of a layer; beside weights of eight bits the head has halves."""
+        """Return the seeded weights of a matrix of a layer."""
         size, seed, spread = (layer.rows, layer.cols), self._seed(), layer.cols**-0.5
-        if self.kind not in EIGHT_KINDS:
-            return Weights(self.make, self.kind, *size, seed, spread, self._tiled)
-        if layer.name == "head":
-            return Weights(self.make, "float16", *size, seed, spread)
-        return EightWeights(self.bench, self.make, self.kind, *size, seed, spread)
+        if self.kind in EIGHT_KINDS:
+            return EightWeights(self.bench, self.make, self.kind, *size, seed, spread)
+        return Weights(self.make, self.kind, *size, seed, spread, self._tiled)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
@@ -84,19 +90,39 @@ class ModelWeights:
         ]
         compile_tensor_calls(self.bench, matrices, tokens)
 
-    def product(self, weights: AnyWeights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Call:
+    def of(self, name: str) -> list[Weights]:
+        """Return the matrix `name` of every layer, which has no eight bits."""
+        return [weights for layer in self.layers if isinstance(weights := layer[name], Weights)]
+
+    def products(self, name: str, x: Any, y: Any, tokens: int, is_gated: bool = False) -> list[Call]:
+        """Return the call of Y = X·Wᵀ for the matrix `name` of every layer; in eight bits, None as `x` is rounded.
+
+        `x` and `y` are flat device arrays of halves. The vendor's products of all layers have the same algorithm."""
+        eights = [weights for layer in self.layers if isinstance(weights := layer[name], EightWeights)]
+        if eights:
+            calls = alike(
+                self.bench, [weights.described(y, tokens, self.eights) for weights in eights], self.workspace()
+            )
+            if x is None:
+                return calls
+            return [in_turn(eights[0].rounding(x, tokens, self.eights), call) for call in calls]
+        if self.is_by_vendor(tokens):
+            return alike(
+                self.bench,
+                [described(weights, weights.words, x, y, tokens) for weights in self.of(name)],
+                self.workspace(),
+            )
+        return [self.product(weights, x, y, tokens, is_gated) for weights in self.of(name)]
+
+    def product(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool = False) -> Call:
         """Return the call of Y = X·Wᵀ for `tokens` tokens, by gemv.cu, skinny.cu or the vendor's library.
 
         `x` and `y` are flat device arrays of halves. The vendor's library has no gated product."""
-        if isinstance(weights, EightWeights):
-            return weights.call(x, y, tokens, self._workspace(), self._eights)
         if self.is_by_vendor(tokens):
-            shape = Shape(tokens, weights.rows, weights.cols, "nt")
-            described = MatrixProduct(PRECISIONS["float16"], shape, x, weights.words, y)
-            return vendor(self.bench, described, self._workspace()).call
+            return vendor(self.bench, described(weights, weights.words, x, y, tokens), self.workspace()).call
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
-            return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self._workspace())
+            return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self.workspace())
         return warp_call(self.bench, weights, Vectors(x, y), launch)
 
     def product_files(self, tokens: int) -> str:
@@ -109,7 +135,7 @@ class ModelWeights:
         """Return whether the vendor's library multiplies: halves by more tokens than skinny.cu is fast with."""
         return not MODEL_KINDS[self.kind].is_quantised and tokens > _OUR_TOKENS and self.bench.traits.vendor == "nvidia"
 
-    def _workspace(self) -> Any:
+    def workspace(self) -> Any:
         """Return the one workspace of all products of the vendor's library, which run one after another."""
         if self._room is None:
             self._room = self.bench.xp.empty(WORKSPACE_BYTES, "uint8")

@@ -403,7 +403,8 @@ static __device__ __forceinline__ void gather(Gathered& all, const Taken& taken,
 extern "C" __global__ void __launch_bounds__(BOUNDS)
     attend(uint4* keys, uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
            const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, const uint4* __restrict__ turns,
-           float scale, const uint4* __restrict__ items, u32 capacity, u32 chunk) {
+           float scale, const uint4* __restrict__ items, u32 capacity, u32 chunk, const char* ahead, u32 ahead_rows,
+           u32 pitch, u32 width) {
     __shared__ uint4 room[ROOM], asked[8 * TILES * PITCH];
     __shared__ float tops[WARPS][ROWS], totals[WARPS][ROWS];
     float(&held)[WARPS][ROWS][DIM] = *(float(*)[WARPS][ROWS][DIM])room;
@@ -491,6 +492,9 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
                 *to = make_float2(all.sum[n][m][c], all.sum[n][m][c + 2]);
             }
         }
+    for (u32 row = (threadIdx.x * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; row < ahead_rows && width > 0;
+         row += THREADS * gridDim.x * gridDim.y)
+        gb_bulk_prefetch_l2(ahead + (u64)row * pitch, width);
     leave(held, tops, totals, sums, scales);
     if (gb_is_last(arrived + part.head, part.parts)) join(part, sums, scales, out, room);
 }
@@ -498,7 +502,8 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
 extern "C" __global__ void __launch_bounds__(BOUNDS)
     attend(uint4* keys, uint4* values, const u32* __restrict__ table, const u32* __restrict__ lengths,
            const uint4* queries, uint2* out, float* sums, float* scales, u32* arrived, const uint4* __restrict__ turns,
-           float scale, const uint4* __restrict__ items, u32 capacity, u32 chunk) {
+           float scale, const uint4* __restrict__ items, u32 capacity, u32 chunk, const char* ahead, u32 ahead_rows,
+           u32 pitch, u32 width) {
     __shared__ uint4 room[ROOM];
     __shared__ float tops[WARPS][GROUP], totals[WARPS][GROUP];
     float(&held)[WARPS][GROUP][DIM] = *(float(*)[WARPS][GROUP][DIM])room;
@@ -624,6 +629,9 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
         tops[warp][lane / SAME] = top;
         totals[warp][lane / SAME] = total;
     }
+    for (u32 row = (threadIdx.x * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; row < ahead_rows && width > 0;
+         row += THREADS * gridDim.x * gridDim.y)
+        gb_bulk_prefetch_l2(ahead + (u64)row * pitch, width);
     leave(held, tops, totals, sums, scales);
     if (gb_is_last(arrived + part.head, part.parts)) join(part, sums, scales, out, room);
 }

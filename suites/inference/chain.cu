@@ -55,11 +55,45 @@ static __device__ __forceinline__ float block_most(float mine) {
     return mine;
 }
 
+// Numbers of e4m3 and their scales, column after column: the scale is `one`, or if it is 0 one for each 128 elements of a
+// row, whose largest element then becomes 448.
+struct Eight {
+    u32* codes;
+    float *scales, one;
+};
+
+#define HAS_EIGHT (!GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__)))
+// Writes COUNT elements, the ones from element COUNT·at on, of which 128/COUNT lanes of a warp have the same scale.
+template <int COUNT>
+static __device__ __forceinline__ void write_eight(const float (&v)[COUNT], const Eight& to, u32 at, u32 rows, u32 groups) {
+#if HAS_EIGHT
+    float scale = to.one;
+    if (scale == 0) {
+        float most = 0;
+        for (int e = 0; e < COUNT; ++e) most = fmaxf(most, fabsf(v[e]));
+        for (int mask = 64 / COUNT; mask > 0; mask /= 2) most = fmaxf(most, gb_shuffle_xor(most, mask));
+        scale = fmaxf(most / 448, 1e-12f);
+        const u32 group = at / (128 / COUNT);
+        if (at % (128 / COUNT) == 0) to.scales[group % groups * rows + group / groups] = scale;
+    }
+    for (int e = 0; e < COUNT; e += 4)
+        to.codes[(u64)at * (COUNT / 4) + e / 4] =
+            gb_to_e4m3(v[e] / scale, v[e + 1] / scale) | gb_to_e4m3(v[e + 2] / scale, v[e + 3] / scale) << 16;
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed(const unsigned short* __restrict__ table, const u32* __restrict__ tokens, float* __restrict__ x, u32 hidden) {
     gb_allow_next();
     const u64 row = (u64)blockIdx.x * hidden, from = (u64)tokens[blockIdx.x] * hidden;
     for (u32 i = threadIdx.x; i < hidden; i += THREADS) x[row + i] = half_of(table[from + i]);
+}
+
+// The weights that the next launch multiplies: the first `width` bytes of each of `rows` rows are asked for, so that
+// memory works on while small kernels run and launches begin. Block `block` of `blocks` asks for its share.
+static __device__ __forceinline__ void ask_for(const char* ahead, u32 rows, u32 pitch, u32 width, u32 block, u32 blocks) {
+    for (u32 row = threadIdx.x * blocks + block; row < rows && width > 0; row += blockDim.x * blocks)
+        gb_bulk_prefetch_l2(ahead + (u64)row * pitch, width);
 }
 
 static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_float(bits); }
@@ -69,7 +103,12 @@ static __device__ __forceinline__ float float_of(u32 bits) { return __uint_as_fl
 // `hidden` is a multiple of four.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     add_norm(uint4* x, const uint2* y, const uint4* __restrict__ factors, const uint4* __restrict__ shifts, uint2* out,
-             u32 hidden, u32 adds) {
+             u32 hidden, u32 adds, u32 rows, const char* ahead, u32 ahead_rows, u32 pitch, u32 width, u32* codes, float* scales,
+             float one) {
+    if (blockIdx.x >= rows) {
+        ask_for(ahead, ahead_rows, pitch, width, blockIdx.x - rows, gridDim.x - rows);
+        return;
+    }
     const u32 count = hidden / 4;
     const u64 row = (u64)blockIdx.x * count;
     uint4 factor[HELD], shift[HELD];
@@ -113,36 +152,47 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
         const float* v = value[k];
         x[row + i] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
         const uint4 by = factor[k], plus = shift[k];
-        const float first = (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x);
-        const float second = (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y);
-        const float third = (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z);
-        const float fourth = (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w);
-        out[row + i] = make_uint2(pair_of(first, second), pair_of(third, fourth));
+        const float normed[4] = {
+            (v[0] - mean) * scale * float_of(by.x) + float_of(plus.x), (v[1] - mean) * scale * float_of(by.y) + float_of(plus.y),
+            (v[2] - mean) * scale * float_of(by.z) + float_of(plus.z), (v[3] - mean) * scale * float_of(by.w) + float_of(plus.w)};
+        if (codes)
+            write_eight(normed, {codes, scales, one}, (u32)row + i, rows, count / 32);
+        else
+            out[row + i] = make_uint2(pair_of(normed[0], normed[1]), pair_of(normed[2], normed[3]));
     }
 }
 
 // Rotates the elements i and i + dim/2 of each query and key of a prompt by the angle of the token's position, whose
-// cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token. Queries, keys and
-// values are [head][token][dim].
+// cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token, in vectors of eight
+// elements, which `dim` counts too. Queries, keys and values are [head][token][dim].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rotary(const unsigned short* __restrict__ qkv, const float* __restrict__ turns, unsigned short* __restrict__ queries,
-           unsigned short* __restrict__ keys, unsigned short* __restrict__ values, u32 heads, u32 kv_heads, u32 dim,
-           float scale) {
+    rotary(const uint4* __restrict__ qkv, const uint4* __restrict__ turns, uint4* __restrict__ queries,
+           uint4* __restrict__ keys, uint4* __restrict__ values, u32 heads, u32 kv_heads, u32 dim, float scale) {
     const u32 half = dim / 2, place = blockIdx.x;
-    const unsigned short* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
+    const uint4* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
     for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {
         const u32 head = i / half, e = i % half;
-        const float first = half_of(from[head * dim + e]), second = half_of(from[head * dim + half + e]);
-        const float cosine = turns[2 * ((u64)place * half + e)], sine = turns[2 * ((u64)place * half + e) + 1];
-        const float low = first * cosine - second * sine, high = second * cosine + first * sine;
-        const bool is_query = head < heads;
-        unsigned short* to = is_query ? queries : keys;
-        const u64 at = ((u64)(is_query ? head : head - heads) * gridDim.x + place) * dim + e;
-        to[at] = gb_to_half(is_query ? low * scale : low);
-        to[at + half] = gb_to_half(is_query ? high * scale : high);
+        const uint4 near = gb_word(from + head * dim + e), far = gb_word(from + head * dim + half + e);
+        const u32 first[4] = {near.x, near.y, near.z, near.w}, second[4] = {far.x, far.y, far.z, far.w};
+        const float factor = head < heads ? scale : 1;
+        u32 low[4], high[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const uint4 turn = gb_word(turns + 4 * ((u64)place * half + e) + k);
+            float a, b, c, d;
+            gb_halves(first[k], a, b);
+            gb_halves(second[k], c, d);
+            const float cosine = factor * float_of(turn.x), sine = factor * float_of(turn.y);
+            const float cosine2 = factor * float_of(turn.z), sine2 = factor * float_of(turn.w);
+            low[k] = pair_of(a * cosine - c * sine, b * cosine2 - d * sine2);
+            high[k] = pair_of(c * cosine + a * sine, d * cosine2 + b * sine2);
+        }
+        uint4* to = (head < heads ? queries + (u64)head * gridDim.x * dim : keys + (u64)(head - heads) * gridDim.x * dim);
+        to[place * dim + e] = make_uint4(low[0], low[1], low[2], low[3]);
+        to[place * dim + half + e] = make_uint4(high[0], high[1], high[2], high[3]);
     }
     for (u32 i = threadIdx.x; i < kv_heads * dim; i += THREADS)
-        values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = from[(heads + kv_heads) * dim + i];
+        values[((u64)(i / dim) * gridDim.x + place) * dim + i % dim] = gb_word(from + (heads + kv_heads) * dim + i);
 }
 
 // Turns rows of scores, which are exponents of two, into shares of 1. Row r belongs to token r % tokens, which attends
@@ -205,22 +255,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         out[(u64)blockIdx.x * heads * dim + i] = gb_word(from + ((u64)(i / dim) * gridDim.x + blockIdx.x) * dim + i % dim);
 }
 
-static __device__ __forceinline__ u32 gated(u32 gates, u32 ups) {
-    float first, second, low, high;
-    gb_halves(gates, first, second);
-    gb_halves(ups, low, high);
-    return pair_of(gb_gated(first, low), gb_gated(second, high));
-}
-
 // Computes silu(gate)·up, eight elements per thread. A row of `both` has the gates of `inner` elements, then the values
-// that they are applied to; `count` and `inner` count vectors of eight.
-extern "C" __global__ void __launch_bounds__(THREADS) gate(const uint4* both, uint4* out, u32 count, u32 inner) {
+// that they are applied to; `count` and `inner` count vectors of eight. With `codes` the results are numbers of e4m3.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gate(const uint4* both, uint4* out, u32 count, u32 inner, const char* ahead, u32 ahead_rows, u32 pitch, u32 width,
+         u32* codes, float* scales, float one) {
     gb_allow_next();
+    ask_for(ahead, ahead_rows, pitch, width, blockIdx.x, gridDim.x);
     gb_wait_for_previous();
     const u32 i = blockIdx.x * THREADS + threadIdx.x, at = i / inner * 2 * inner + i % inner;
     if (i >= count) return;
     const uint4 gates = gb_word(both + at), ups = gb_word(both + at + inner);
-    out[i] = make_uint4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
+    const u32 first[4] = {gates.x, gates.y, gates.z, gates.w}, second[4] = {ups.x, ups.y, ups.z, ups.w};
+    float gated[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        float a, b, low, high;
+        gb_halves(first[k], a, b);
+        gb_halves(second[k], low, high);
+        gated[2 * k] = gb_gated(a, low), gated[2 * k + 1] = gb_gated(b, high);
+    }
+    if (codes)
+        write_eight(gated, {codes, scales, one}, i, count / inner, inner / 16);
+    else
+        out[i] = make_uint4(pair_of(gated[0], gated[1]), pair_of(gated[2], gated[3]), pair_of(gated[4], gated[5]),
+                            pair_of(gated[6], gated[7]));
 }
 
 // GELU by its approximation with a hyperbolic tangent: x/2·(1 + tanh z) = x·(1 − 1/(1 + exp 2z)).
@@ -289,25 +348,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) tokens[blockIdx.y] = 0xffffffffu - (u32)most;
 }
 
-#if !GB_HIP && (__CUDA_ARCH__ >= 890 || !defined(__CUDACC_RTC__))
-// Writes halves as numbers of e4m3 times a scale: `scale`, or if it is 0 one for each 128 elements of a row, whose largest
-// element then becomes 448. The scales lie column after column. A warp has 128 elements.
+#if HAS_EIGHT
+// Writes halves as numbers of e4m3, a warp for each 128 elements.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    to_eight(const uint2* x, u32* out, float* scales, u32 rows, u32 groups, float scale) {
+    to_eight(const uint2* x, u32* codes, float* scales, u32 rows, u32 groups, float scale) {
     gb_allow_next();
     gb_wait_for_previous();
-    const u32 group = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (group >= rows * groups) return;
-    const uint2 four = gb_word(x + (u64)group * 32 + lane);
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= rows * groups * 32) return;
+    const uint2 four = gb_word(x + at);
     float v[4];
     gb_halves(four.x, v[0], v[1]);
     gb_halves(four.y, v[2], v[3]);
-    if (scale == 0) {
-        float most = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-        for (int mask = 16; mask > 0; mask /= 2) most = fmaxf(most, gb_shuffle_xor(most, mask));
-        scale = fmaxf(most / 448, 1e-12f);
-        if (lane == 0) scales[group % groups * rows + group / groups] = scale;
-    }
-    out[(u64)group * 32 + lane] = gb_to_e4m3(v[0] / scale, v[1] / scale) | gb_to_e4m3(v[2] / scale, v[3] / scale) << 16;
+    write_eight(v, {codes, scales, scale}, at, rows, groups);
 }
 #endif

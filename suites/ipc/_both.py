@@ -19,9 +19,9 @@ topic = gb.Topic(views=[gb.View("curve", _TITLE, ("both",), "size_bytes", by=("w
 
 
 def _both_sizes(target: gb.Target) -> Any:
-    """Return the axis of copy sizes in bytes: `sizes`, but in `quick` only 64 KiB, 1 MiB and 1 GiB."""
+    """Return the axis of copy sizes in bytes: `sizes`, but in `quick` only 64 KiB and 1 GiB."""
     common = sizes(target)
-    return gb.points(fitting(target, (2**16, 2**20, 2**30)), common.smoke, common.full)
+    return gb.points(fitting(target, (2**16, 2**30)), common.smoke, common.full)
 
 
 @topic.case(ranks=2, devices=lambda _: 2, when=gb.on_gpu, way=WAYS, size_bytes=_both_sizes)

@@ -20,36 +20,6 @@
 
 typedef unsigned short u16;
 
-static __device__ __forceinline__ u32 rank_in_cluster() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-static __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Arrives once at the barrier of a block of the cluster. With `.release.cluster` each step would contain a fence of the
-// whole device. No fence is needed, because wgmma has only read.
-static __device__ __forceinline__ void arrive_at(u64* barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(gb_shared_address(barrier)),
-        "r"(block)
-        : "memory");
-}
-
-// Copies a box into both blocks of the cluster, to the same place, and arrives at the barrier of each.
-static __device__ __forceinline__ void load_both(
-    void* shared, const GbTensorMap* map, u32 x, u32 y, u64* barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(gb_shared_address(shared)),
-        "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier)), "h"((unsigned short)3)
-        : "memory");
-}
-
 #define SUMS_8(i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
@@ -117,21 +87,20 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
     extern __shared__ u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
-    const u32 rank = CLUSTER > 1 ? rank_in_cluster() : 0, group = gb_shuffle(threadIdx.x / 128, 0);
+    const u32 rank = CLUSTER > 1 ? gb_cluster_rank() : 0, group = gb_shuffle(threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; ++stage) {
             gb_barrier_init(full + stage);
             gb_barrier_init(empty + stage, 2 * CLUSTER);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (CLUSTER > 1) cluster_barrier();
+    if (CLUSTER > 1) gb_cluster_barrier();
     const u32 high = rows / (TILE_M * CLUSTER), wide = columns / TILE_N, parts = inner / TILE_K;
     const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     u32 stage = 0, parity = 0;
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        gb_fewer_registers<40>();
         if (threadIdx.x == 0) {
             for (u32 tile = first; tile < high * wide; tile += step) {
                 const Place place = place_of(tile, high, wide, BAND);
@@ -144,7 +113,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
                     gb_tensor_load(a, &map_a, part * TILE_K, row, full + stage);
 #if CLUSTER > 1
                     const u32 half = rank * (TILE_N / 2);
-                    load_both(b + half * TILE_K * 2, &map_b, part * TILE_K, column + half, full + stage);
+                    gb_tensor_load_both(b + half * TILE_K * 2, &map_b, part * TILE_K, column + half, full + stage);
 #else
                     gb_tensor_load(b, &map_b, part * TILE_K, column, full + stage);
 #endif
@@ -153,7 +122,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        gb_more_registers<232>();
         float d[ACCUMULATORS];
         const u32 mine = threadIdx.x % 128, warp = threadIdx.x / 32 - 4;
         u8* const boxes = stages + STAGES * STAGE_BYTES + warp * WARP_BYTES;
@@ -169,16 +138,16 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384
                 for (int k = 0; k < TILE_K / 16; ++k) multiply(d, of_a + 2 * k, of_b + 2 * k, part > 0 || k > 0);
                 gb_end_products();
                 gb_await_products<1>();  // wait for the products of the previous part, whose stage is then free
-                if (part > 0 && mine < CLUSTER) arrive_at(empty + last, mine);
+                if (part > 0 && mine < CLUSTER) gb_barrier_arrive_at(empty + last, mine);
                 last = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
             gb_await_products<0>();
-            if (mine < CLUSTER) arrive_at(empty + last, mine);
+            if (mine < CLUSTER) gb_barrier_arrive_at(empty + last, mine);
             const u32 row = (place.row * CLUSTER + rank) * TILE_M + warp * 16;
             store_sums(d, boxes, c + (u64)row * columns + place.column * TILE_N, columns);
         }
     }
-    if (CLUSTER > 1) cluster_barrier();  // until it has ended, a block may arrive at the other block's barriers
+    if (CLUSTER > 1) gb_cluster_barrier();  // until it has ended, a block may arrive at the other block's barriers
 }
 #endif

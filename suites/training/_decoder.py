@@ -3,8 +3,6 @@
 The step has four parts: the forward pass of the layers, the head with its loss and its own backward pass, the backward
 pass of the layers, and the optimiser. Recomputed layers keep their input alone (Chen et al., 2016)."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import time

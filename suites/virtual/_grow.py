@@ -94,16 +94,12 @@ class MappedGrowth(GrowingArray):
             self._mapped = None
 
 
-class GpuGrowth(GrowingArray):
-    """Memory of the CUDA runtime, at an address."""
+class CopyGrowth(GrowingArray):
+    """A larger allocation (cudaMalloc), a copy into it, and the old one given back (cudaFree)."""
 
     def __init__(self, bench: gb.Bench, from_bytes: int, by_bytes: int) -> None:
         super().__init__(bench, from_bytes, by_bytes)
         self._runtime, self.returned_bytes = bench.xp.cuda.runtime, 2 * from_bytes + by_bytes
-
-
-class CopyGrowth(GpuGrowth):
-    """A larger allocation (cudaMalloc), a copy into it, and the old one given back (cudaFree)."""
 
     def _take(self, nbytes: int) -> int:
         return int(self._runtime.malloc(nbytes))
@@ -151,24 +147,18 @@ class PoolGrowth(CopyGrowth):
         self._runtime.memPoolTrimTo(self._pool, 0)
 
 
-class ManagedGrowth(GpuGrowth):
+class ManagedGrowth(CopyGrowth):
     """Managed memory, which is reserved as a whole and grows when a kernel first touches its pages."""
 
     keeps_address = True
 
-    def start(self) -> None:
-        self.close()
-        self.address = int(self._runtime.mallocManaged(self.from_bytes + self.by_bytes, _ATTACH_GLOBAL))
+    def _take(self, nbytes: int) -> int:
+        return int(self._runtime.mallocManaged(nbytes + self.by_bytes, _ATTACH_GLOBAL))
 
     def grow(self, at_peak: Callable[[], None]) -> None:
         # Each managed page costs a page fault when it is first written. CuPy's memsetAsync writes them on the device.
         self._runtime.memsetAsync(self.address + self.from_bytes, 0, self.by_bytes, self.bench.device.stream)
         at_peak()
-
-    def close(self) -> None:
-        if self.address:
-            self._runtime.free(self.address)
-            self.address = 0
 
 
 def growing_array(bench: gb.Bench, way: str, from_bytes: int, by_bytes: int) -> GrowingArray:

@@ -66,12 +66,6 @@ class ForwardCosts(NamedTuple):
                 device_s = max(device_s, host_s) + self.kernel_s[elements]
         return host_s
 
-    def by_formula_s(self, calls: Sequence[ProgramCall], is_posted: bool, delay_s: float, native_s: float) -> float:
-        """Return `native_s` with a round trip for each call that waits, and the time of the copied bytes."""
-        waiting = sum(not is_posted or name != "LAUNCH" for name, _ in calls)
-        copying_s = sum(self.byte_s.get(name, 0.0) * ELEMENT_BYTES * elements for name, elements in calls)
-        return native_s + waiting * (self.call_s["SYNCHRONIZE"] + delay_s) + copying_s
-
 
 def measured_costs(remote: ForwardClient, local: ForwardClient, calls: Sequence[ProgramCall]) -> ForwardCosts:
     """Measure the costs of all calls of a program, in separate memory."""
@@ -174,7 +168,7 @@ def program(bench: gb.Bench, program: str, mode: str, delay_us: int) -> gb.Task:
     The programs make the calls of a chain of products, of many small kernels, of copies around each kernel, of
     reductions that the host reads, and of decoding; their kernels add to elements. `slowdown` is relative to the same
     calls in this process. `predicted` follows two clocks through the calls, with the costs of single calls without a
-    delay; `formula` counts the calls (docs/virtual.md). `error` and `formula error` are distances from `slowdown`."""
+    delay; `error` is its distance from `slowdown`."""
     calls = PROGRAMS[program]
     bench.need(4 * ELEMENT_BYTES * max(elements for _, elements in calls))
     remote, serving = opened(bench, "tcp", delay_us)
@@ -187,7 +181,6 @@ def program(bench: gb.Bench, program: str, mode: str, delay_us: int) -> gb.Task:
     def check() -> gb.Observation:
         native_s, measured_s, delay_s = native.median_s(), forwarded.median_s(), 1e-6 * delay_us
         predicted_s = costs.predicted_s(calls, is_posted, delay_s)
-        formula_s = costs.by_formula_s(calls, is_posted, delay_s, native_s)
         for runs in (forwarded, native):
             runs.check()
         return {
@@ -195,8 +188,6 @@ def program(bench: gb.Bench, program: str, mode: str, delay_us: int) -> gb.Task:
             "slowdown": gb.Observed(measured_s / native_s),
             "predicted": gb.Observed(predicted_s / native_s),
             "error": gb.Observed(abs(predicted_s / measured_s - 1)),
-            "formula": gb.Observed(formula_s / native_s),
-            "formula error": gb.Observed(abs(formula_s / measured_s - 1)),
         }
 
     stage = gb.Stage(forwarded.seconds, gb.Work(items=1), "item", clock="self", effort=gb.POINT)

@@ -73,7 +73,7 @@ class Readers:
         out = self.folder / "out"
         yield "show", lambda: report.show(path)
         yield "show --all --wide", lambda: report.show(path, all_=True, wide=True)
-        yield "show --sort", lambda: report.show(path, sort=report.SortName.SHARE, top=3)
+        yield "show --sort", lambda: report.show(path, sort="share", top=3)
         for form in self.forms:
             yield f"report {form}", functools.partial(report.report, [path], [out], form, force=True)
         yield "report html, not redacted", lambda: report.report([path], [out], "html", force=True, no_redact=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from gpubench import stats
 from gpubench.analysis.figure import Figure
@@ -58,16 +59,23 @@ def view_points(summary: Summary, suite: str, view: View, series: str) -> list[P
     this series are left out, as are values beyond 1e±100, which no axis can show."""
     grouped: dict[tuple[str, tuple[str, ...]], list[tuple[Result, Series]]] = {}
     for result in summary.results_of(suite):
-        if result.status == "ok" and result.case.name in view.cases:
+        if result.case.name in view.cases and result.status == "ok":
             chosen = series_labelled(result, series)
             if chosen is not None:
                 grouped.setdefault((result.case.id, result.devices), []).append((result, chosen))
-    joined = [point_of(summary, group) for group in grouped.values()]
-    return [point for point in joined if _is_drawable(point.figure.interval)]
+    return [point for group in grouped.values() if (point := _drawable_point(summary, group))]
 
 
-def _is_drawable(interval: stats.Interval) -> bool:
-    return all(map(stats.is_drawable, (interval.low, interval.centre, interval.high)))
+def _drawable_point(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point | None:
+    """Return the point of a case, which is made once for all views; None if no axis can show it."""
+    key = id(group[0][0]), id(group[0][1])
+    if key not in summary.points:
+        point = point_of(summary, group)
+        interval = point.figure.interval
+        ends = interval.low, interval.centre, interval.high
+        summary.points[key] = point if all(map(stats.is_drawable, ends)) else None
+    drawable: Point | None = summary.points[key]
+    return drawable
 
 
 def point_of(summary: Summary, group: Sequence[tuple[Result, Series]]) -> Point:
@@ -98,9 +106,9 @@ def view_lines(points: Sequence[Point], view: View) -> list[Curve]:
         x = dict(point.case.params).get(view.x)
         if isinstance(x, int | float) and stats.is_drawable(x):
             line = grouped.setdefault(parts_of(point), {})
-            line[float(x)] = _best(line.get(float(x), point), point)
+            line[float(x)] = _best(line[x], point) if x in line else point
     return [
-        Curve(_label(parts, next(iter(line.values()))), tuple(sorted(line.items(), key=lambda item: item[0])), parts)
+        Curve(_label(parts, next(iter(line.values()))), tuple(sorted(line.items(), key=itemgetter(0))), parts)
         for parts, line in grouped.items()
     ]
 
@@ -127,8 +135,8 @@ def _parts_function(points: Sequence[Point], view: View) -> Callable[[Point], tu
 
     def parts(point: Point) -> tuple[str, ...]:
         """Return the texts of a point: its case name, the values of the axes `by`, and its devices."""
-        params = dict(point.case.params)
-        by = (units.axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by)
+        params = dict(point.case.params) if view.by else {}
+        by = [units.axis_value_text(axis, params[axis]) if axis in params else "" for axis in view.by]
         return (point.case.name if names else "", *by, "+".join(point.devices) if devices else "")
 
     return parts

@@ -93,7 +93,7 @@ def phase_name(result: Result) -> str:
 
 def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) -> tuple[str, ...]:
     """Return the cells of a phase on one device; `host` are the figures of the host in the same phase."""
-    energy, memory = figures.energy, host.program_memory
+    energy, memory, shares = figures.energy, host.program_memory, figures.shares
     joules = units.quantity(energy.joules, "J") if energy else _NONE
     reasons = ", ".join(f"{reason.name} {units.percent(reason.share, 0)}" for reason in figures.throttled)
     return (
@@ -104,7 +104,7 @@ def _phase_row(figures: PhaseFigures, host: PhaseFigures, first_begin: float) ->
         units.duration(figures.seconds),
         f"~{joules}" if energy and energy.is_integrated else joules,
         units.quantity(energy.watts, "W") if energy else _NONE,
-        *(_share(figures.shares.get(measure)) for _, measure in _PHASE_SHARES),
+        *(units.percent(shares[measure], 0) if measure in shares else _NONE for _, measure in _PHASE_SHARES),
         units.round_size(figures.memory_bytes) if figures.memory_bytes is not None else _NONE,
         units.significant(host.cores) if host.cores is not None else _NONE,
         units.round_size(memory.peak_bytes) if memory else _NONE,
@@ -117,10 +117,6 @@ def _change(change_bytes: float) -> str:
     """Return a change of memory with its sign: `+1.516 GiB` or `−12.00 MiB`."""
     sign = "+" if change_bytes > 0 else "−" if change_bytes < 0 else ""
     return sign + units.round_size(abs(change_bytes))
-
-
-def _share(share: float | None) -> str:
-    return units.percent(share, 0) if share is not None else _NONE
 
 
 def _device_table(summary: Summary) -> list[Table]:

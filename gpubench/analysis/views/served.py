@@ -61,7 +61,8 @@ class Serving:
     knees with chunked prefill."""
 
     RECORD: ClassVar[str] = (
-        "view=title label devices prompt=load.prompt output=load.output highest_rates bound_rates sessions"
+        "view=title label devices prompt=load.prompt output=load.output "
+        "highest_rates chunked_rates bound_rates sessions"
     )
     title: str
     label: str
@@ -78,6 +79,11 @@ class Serving:
     def highest_rates(self) -> dict[str, float | None]:
         """The highest rate within each objective, queries per second; None if no rate meets it."""
         return {objectives.name: point.rate if point else None for objectives, point in self.knees}
+
+    @property
+    def chunked_rates(self) -> dict[str, float | None]:
+        """The highest rates with chunked prefill."""
+        return replace(self, knees=self.chunked).highest_rates
 
     @property
     def bound_rates(self) -> dict[str, float | None] | None:

@@ -340,12 +340,11 @@ def _known_sizes_by_end(summary: Summary, line: Curve, ends: Sequence[Interval |
 
 def _row(step: Step) -> tuple[str, ...]:
     height, end = step.height, step.end
-    points = "1 point" if step.points == 1 else f"{step.points} points"
     return (
         step.text,
         units.interval(height.low, height.high, step.unit, height.centre),
         units.significant(step.cycles) if step.cycles is not None else NO_VALUE,
-        f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({points})",
+        f"{units.brief_size(step.smallest)} – {units.brief_size(step.largest)} ({units.count(step.points, 'point')})",
         units.brief_size(end.centre) if end else "not reached",
         f"{units.brief_size(end.low)} – {units.brief_size(end.high)}" if end else NO_VALUE,
         "; ".join(_known_size_texts(step, end)) or NO_VALUE,

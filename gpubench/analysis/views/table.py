@@ -1,7 +1,5 @@
 """Define what the views of a suite give to reports: derived values, with their tables and their flat lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar

@@ -21,7 +21,7 @@ from gpubench.analysis.views.staircases import Staircase
 from gpubench.analysis.views.table import NO_VALUE, Derived, Table, derived
 from gpubench.analysis.views.transfers import Transfers
 from gpubench.base import units
-from gpubench.model import Case, Params, Series, View
+from gpubench.model import Case, Series, View
 
 _PREFIX = "link."
 _SIZE = "size_bytes"
@@ -55,7 +55,8 @@ def link_figures(summary: Summary) -> list[tuple[LinkFigure, ...]]:
     If cases differ only in size, the figure at the largest size counts."""
     largest: dict[tuple[object, ...], LinkFigure] = {}
     for figure in _figures(summary):
-        key = (frozenset(figure.devices), figure.case.suite, figure.case.name, _without_size(figure.case.params))
+        params = tuple(pair for pair in figure.case.params if pair[0] != _SIZE)
+        key = (frozenset(figure.devices), figure.case.suite, figure.case.name, params)
         if key not in largest or _size(figure.case) > _size(largest[key].case):
             largest[key] = figure
     groups: dict[frozenset[str], list[LinkFigure]] = {}
@@ -81,10 +82,6 @@ def _rate_of_both_directions(summary: Summary, spread: Spread) -> Figure | None:
         if figures and row.result.status == "ok":
             slowest_by_replicate.append(min(figures, key=lambda figure: figure.interval.centre))
     return Figure.over_replicates(slowest_by_replicate) if slowest_by_replicate else None
-
-
-def _without_size(params: Params) -> Params:
-    return tuple((axis, value) for axis, value in params if axis != _SIZE)
 
 
 def _size(case: Case) -> float:

@@ -99,7 +99,7 @@ class EarlyLaunch:
         config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
         config.hStream, config.sharedMemBytes = bindings.CUstream(stream), shared_bytes
         config.attrs, config.numAttrs = [self._attribute], 1
-        cells = [np.array(arg if isinstance(arg, np.generic) else np.uint64(arg.data.ptr)) for arg in args]
+        cells = [np.array(arg if isinstance(arg, np.generic | np.ndarray) else np.uint64(arg.data.ptr)) for arg in args]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         self._driver("cuLaunchKernelEx", config, bindings.CUfunction(function), ctypes.addressof(pointers), 0)
 

@@ -376,16 +376,12 @@ class Codec:
         """Return the most bytes that a chunk of at most `chunk_bytes` bytes can become: the size of each output."""
         return self._size("CompressGetMaxOutputChunkSize", chunk_bytes=chunk_bytes)
 
-    def compress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
-        """Return the scratch bytes for compressing `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
-        return self._temp_bytes("CompressGetTempSize", count, chunk_bytes, total_bytes, stream)
+    def temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> dict[str, int]:
+        """Return the scratch bytes to `compress` and to `decompress` `count` chunks of at most `chunk_bytes`.
 
-    def decompress_temp_bytes(self, count: int, chunk_bytes: int, total_bytes: int, stream: int = 0) -> int:
-        """Return the scratch bytes for restoring `count` chunks of at most `chunk_bytes`, `total_bytes` in all."""
-        return self._temp_bytes("DecompressGetTempSize", count, chunk_bytes, total_bytes, stream)
-
-    def _temp_bytes(self, suffix: str, count: int, chunk_bytes: int, total_bytes: int, stream: int) -> int:
-        return self._size(suffix, count=count, chunk_bytes=chunk_bytes, total_bytes=total_bytes, stream=stream)
+        All chunks together have `total_bytes`."""
+        sizes = {"count": count, "chunk_bytes": chunk_bytes, "total_bytes": total_bytes, "stream": stream}
+        return {way: self._size(f"{way.capitalize()}GetTempSize", **sizes) for way in ("compress", "decompress")}
 
     def compress(
         self, source: Chunks, chunk_bytes: int, scratch: Scratch, target: Chunks, statuses: int, stream: int

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from gpubench import plugins, stats
 from gpubench.analysis.overview import CaseKey, Component, DigestBuilder, NodeDigest
 from gpubench.analysis.trend import Line, RunSource, Trend, TrendPoint
+from gpubench.base import units
 from gpubench.base.clean import tidy
 from gpubench.base.errors import FileError, UsageError
 from gpubench.judging import effect, fleet_rule, noise, outliers
@@ -361,8 +361,7 @@ def read_all(folders: Sequence[Path]) -> list[WatchedFleet]:
         judgement = fleet_rule.judge_fleet(current.fleet, current.digests, current.again)
         at = 0.0 if current.fleet.started else float(index)
         with contextlib.suppress(ValueError):  # the text is no date
-            moment = datetime.fromisoformat(current.fleet.started)
-            at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            at = units.unix_seconds(current.fleet.started)
         fleets.append(WatchedFleet(folder.name, at, current.digests, judgement))
     return sorted(fleets, key=lambda fleet: fleet.at)
 

@@ -3,8 +3,6 @@
 In each round the nodes form disjoint pairs, and each pair measures the same collectives as a separate group. The record
 `pairs.json` lists the pairs of each round; the run files of a round are in a folder with its number."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

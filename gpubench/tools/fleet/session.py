@@ -3,8 +3,6 @@
 In each turn, some nodes measure at the same time. Only the launcher's clock decides. A node whose reports stop counts
 as dead, and as alive again if they continue before the other nodes end. The strict reader checks the data of a node."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

@@ -1,7 +1,5 @@
 """Find the commit that made a case slower: `git bisect`, whose verdicts come from two builds measured in turn."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

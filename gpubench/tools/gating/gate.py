@@ -141,7 +141,7 @@ def refuse_other_methods(readings: Sequence[Reading]) -> None:
 
 
 def _kind(manifest: Manifest) -> str:
-    devices = [manifest.facts.device(device) for device in manifest.settings.devices]
+    devices = [device for device in manifest.facts.devices if device.id in manifest.settings.devices]
     return "the host" if all(device.backend == "host" for device in devices) else "a GPU"
 
 

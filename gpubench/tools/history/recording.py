@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gpubench.analysis.trend import Entry, Line, entries
 from gpubench.base import units
 from gpubench.base.errors import FileError
-from gpubench.model import Manifest, Run
+from gpubench.model import Run
 from gpubench.model.store import read_run
 from gpubench.tools import history
 from gpubench.tools.history.database import Damaged, FileName, Key, OpenHistory, checked, reported, transaction
@@ -54,7 +54,7 @@ class HistoryRecorder(OpenHistory):
         `run` is the content of the file; None reads it. `anew` replaces the run even if it is already recorded."""
         run = run or read_run(file)
         written = file.stat().st_mtime
-        started = _start_s(run.manifest) if run.manifest.started else written
+        started = units.unix_seconds(run.manifest.started) if run.manifest.started else written
         ahead = started - written if started - written > AHEAD_S else 0.0
         run_entries = list(entries(run))
         with reported(self.path), transaction(self._connection):
@@ -179,12 +179,6 @@ class HistoryRecorder(OpenHistory):
 def full_path(folder: Path, path: str) -> str:
     """Return the path of a run file from its stored `path`, relative or absolute, and the history's folder, as text."""
     return os.path.join(folder, path)  # noqa: PTH118 - pathlib takes ten times as long
-
-
-def _start_s(manifest: Manifest) -> float:
-    """Return the start of a run in s since 1970; a time without a time zone is UTC, as gpubench writes it."""
-    moment = datetime.fromisoformat(manifest.started)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _clock_warnings(file: Path, run: Run, ahead_s: float) -> Iterator[str]:
