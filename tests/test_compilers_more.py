@@ -256,8 +256,8 @@ def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_wit
     facts = Facts(tuple(host.devices()))
     target = Target(facts, facts.devices[0], "full")
     cases = [case for case in SUITE.cases(target) if case.name == "tuning"]
-    assert [dict(case.params)["by"] for case in cases[:4]] == ["tvm", "tvm-16", "tvm-64", "tvm-256"]
-    assert len(cases) == 12
+    assert [dict(case.params)["by"] for case in cases[:3]] == ["tvm", "tvm-16", "tvm-64"]
+    assert len(cases) == 9
     opened = host.open(facts.devices[0])
     monkeypatch.setitem(sys.modules, "tvm", None)
     with pytest.raises(Unavailable, match=r"TVM is not installed; .*\[tvm\]"):

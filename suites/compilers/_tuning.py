@@ -21,7 +21,7 @@ _INDUCTOR: dict[str, dict[str, bool]] = {
     "inductor-max": {"max_autotune": True},
     "inductor-descent": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
-_TRIALS = {"tvm": 0, "tvm-16": 16, "tvm-64": 64, "tvm-256": 256}
+_TRIALS = {"tvm": 0, "tvm-16": 16, "tvm-64": 64}
 
 topic = gb.Topic(
     views=[
