@@ -270,7 +270,7 @@ def test_tuning_needs_its_tuner_and_compares_each_effort_with_the_same_tuner_wit
 
     monkeypatch.setattr(tuning._by_tvm, "build", built)
     task = SUITE.build(Bench(opened, cases[2], target, SUITE.package, 1))
-    assert list(task.stages) == ["", "tuning"]
+    assert list(task.stages) == ["", "call", "tuning"]
     (seconds,) = task.stages["tuning"].call()
     assert 0 < seconds < 60
     assert (task.notes["eager"], task.notes["trials"]) == ("tvm", "64")
