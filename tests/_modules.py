@@ -35,7 +35,7 @@ def opened(backend="host"):
     return room.open(room.devices()[0])
 
 
-def bench_on(device, suite, name, /, seed=0, tier="quick", **params):
+def bench_on(device, suite, name, /, seed=0, in_tier="quick", **params):
     """Return a bench of a case of the suite on an open device."""
-    target = Target(Facts((device.device,)), device.device, tier)
+    target = Target(Facts((device.device,)), device.device, in_tier)
     return Bench(device, Case(suite.name, name, tuple(params.items())), target, suite.package, seed)

@@ -40,7 +40,7 @@ def test_cases_run_in_the_released_order_with_control_last():
 
 
 @pytest.mark.parametrize(
-    ("tier", "copies", "messages"), [("smoke", 9, 9), ("quick", 9, 7), ("full", 3 * 3 * 28, 3 * (1 + 2 + 2 * 3))]
+    ("tier", "copies", "messages"), [("smoke", 9, 9), ("quick", 9, 6), ("full", 3 * 3 * 28, 3 * (1 + 2 + 2 * 3))]
 )
 def test_each_tier_has_its_number_of_copies_and_messages(tier, copies, messages):
     assert not [case.id for case in cases(tier) if "beside=engine,traffic=both" in case.id]

@@ -30,7 +30,7 @@ GPU = Device(id="cuda:0", backend="cupy", name="NVIDIA H200", arch="sm_90", memo
 
 @pytest.fixture
 def bench():
-    return bench_on(opened(), SUITE, "neighbour", tier="smoke")
+    return bench_on(opened(), SUITE, "neighbour", in_tier="smoke")
 
 
 # figures

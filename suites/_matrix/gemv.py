@@ -310,8 +310,6 @@ def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False)
         else:
             stages = (2, 2) if is_gated and warpgroups == 4 else (3, 2)
         return GroupPlan(width, warpgroups, *stages, 1, is_gated)
-    if kind.bits == 4 and width == 16 and rows >= _MANY_ROWS:
-        return GroupPlan(width, 2, 4, 2, 2, is_gated)
     return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
 
 

@@ -26,7 +26,7 @@ _TRIALS = {"tvm": 0, "tvm-16": 16, "tvm-64": 64}
 topic = gb.Topic(
     views=[
         gb.View("amortisation", "Calls after which tuning pays", ("tuning",), x="op", by=("by",)),
-        gb.View("pareto", "Tuning: a call over the seconds of tuning", ("tuning",), x="tuning.self", y="call.hot"),
+        gb.View("pareto", "Time of a call over the seconds of tuning", ("tuning",), x="tuning.self", y="call.hot"),
     ]
 )
 

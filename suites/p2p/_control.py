@@ -346,8 +346,8 @@ topic = gb.Topic(
 def _is_point(target: gb.Target, params: Params) -> bool:
     if (params["beside"], params["traffic"]) == ("engine", "both"):
         return False
-    if target.tier == "quick" and params["beside"] == "bulk" and params["message"] != "signal":
-        return False  # each takes more than a second
+    if target.tier == "quick" and params["beside"] == "bulk":
+        return False  # each takes a second
     return (params["beside"] == _NOTHING) == (params["traffic"] == _NONE)
 
 
