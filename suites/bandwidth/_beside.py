@@ -67,7 +67,7 @@ def beside_gemm(bench: gb.Bench, engine: str) -> gb.Task:
     units=lambda target: gb.points(
         (16,), full=tuple(count for count in (4, 8, 16, 32) if count < max(5, target.device.units))
     ),
-    when=lambda target: _has_products(target) and gb.beyond_quick(target),
+    when=_has_products,
 )
 def beside_gemm_on(bench: gb.Bench, engine: str, units: int) -> gb.Task:
     """The same as beside_gemm, with copies by a kernel that runs on `units` compute units only."""
