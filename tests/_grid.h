@@ -259,8 +259,15 @@ static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* b
     gb_barrier_expect(barrier, bytes);
 }
 #define __grid_constant__
-struct GbTensorMap { const unsigned short* matrix; u64 columns, rest[14]; };  // of boxes of 64 × 64 halves
+// Of boxes of 64 × 64 halves, swizzled; or with `high` of boxes of high × wide words of 8 bytes, as they lie.
+struct GbTensorMap { const unsigned short* matrix; u64 columns, high, wide, rows, rest[11]; };
 static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u32 y, u64*) {
+    for (u32 i = 0; i < map->high * map->wide; ++i) {
+        const u64 row = y + i / map->wide, column = x + i % map->wide;
+        const bool is_inside = row < map->rows && column < map->columns;
+        ((u64*)shared)[i] = is_inside ? ((const u64*)map->matrix)[row * map->columns + column] : 0;
+    }
+    if (map->high) return;
     for (u32 row = 0; row < 64; ++row)
         for (u32 i = 0; i < 8; ++i)
             memcpy((u8*)shared + row * 128 + (i ^ row % 8) * 16, map->matrix + (y + row) * map->columns + x + 8 * i, 16);
@@ -269,6 +276,7 @@ static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u
 #define gb_tensor_load_both gb_tensor_load
 static inline u32 gb_cluster_rank() { return 0; }
 static inline void gb_cluster_barrier() { __syncthreads(); }
+static inline void gb_barrier_arrive(u64* barrier) { gb_barrier_expect(barrier, 0); }
 static inline void gb_barrier_arrive_at(u64* barrier, u32) { gb_barrier_expect(barrier, 0); }
 template <int COUNT> static void gb_fewer_registers() {}
 template <int COUNT> static void gb_more_registers() {}

@@ -47,12 +47,8 @@ def attention(request, monkeypatch):
     def built(_bench, kernel, _types, constants, _warps, _stages):
         return PaperKernel(monkeypatch, kernel, constants)
 
-    def paper_map(matrix, rows, columns, box_rows, box_columns):
-        assert (rows * columns, box_rows, box_columns) == (matrix.size, 64, 64)
-        return np.array([matrix.ctypes.data, columns, *[0] * 14], np.uint64).view("V128")[0]
-
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
-    monkeypatch.setattr(LATENT, "tensor_map", paper_map)
+    monkeypatch.setattr(LATENT, "tensor_map", _grid.tensor_map)
     monkeypatch.setattr(LATENT, "chunk_of", lambda *_: int(request.param[-1]))
     device = bench(SUITE, "nvidia")
     features = frozenset({request.param[:-2]})
