@@ -400,6 +400,7 @@ static inline u32 gb_shared_address(const void* shared) {
     return (u32)(size_t)shared;
 }
 static inline void gb_async_fence() {}
+static inline void gb_keep(u32 (&)[4]) {}
 static inline void gb_begin_products() {}
 static inline void gb_end_products() {}
 template <int PENDING> static void gb_await_products() {}

@@ -294,8 +294,8 @@ class GroupPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: those that multiply, and a warp that copies."""
-        return 128 * self.warpgroups + 32
+        """Threads of a block: those that multiply, and four warps that copy."""
+        return 128 * self.warpgroups + 128
 
     @property
     def part_bytes(self) -> int:
@@ -389,28 +389,19 @@ def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
 def _group_call(
     bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
 ) -> Call:
-    """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
+    """Return the call of skinny_wgmma.cu, always launched early."""
     kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
     plan = group_plan(kind, weights.rows, weights.cols, tokens, launch.is_gated)
-    arrange, multiply = (
-        bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
-    )
+    kernel = bench.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(kind))
     panels, most = -(-rows // plan.rows), bench.device.device.units * plan.resident
     blocks = panels * max(1, min(most // panels, groups // _LEAST_GROUPS))  # that share no part of the columns
     if not 0.6 * most <= blocks <= most:
         blocks = min(most, panels * groups // plan.ahead)
-    size = blocks * plan.part_bytes
-    needed = size + 2 * plan.tokens * weights.cols  # and X
+    needed = blocks * plan.part_bytes
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
-    image = memory[size:needed]
-    parts = -(-4 * groups * plan.tokens // _THREADS)
-    tokens_now = np.uint32(tokens)
-    # With 64 tokens the waiting blocks of an early launch delay the product before it.
-    begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
-    arranged = partial(begin, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
-    numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now, np.uint32(weights.power)
-    args = (*plan.maps(weights), image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
-    return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
+    numbers = (np.uint32(number) for number in (rows, weights.cols, tokens, weights.power))
+    args = (*plan.maps(weights), vectors.x, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
+    return partial(kernel.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
