@@ -41,6 +41,11 @@ class Job:
         """Return the case id, the device ids and the replicate: equal to the key of the job's result."""
         return (self.case.id, tuple(device.id for device in self.devices), self.replicate)
 
+    @property
+    def rank_devices(self) -> tuple[Device, ...]:
+        """Return the device of each rank on one node."""
+        return tuple(self.devices[rank % len(self.devices)] for rank in range(self.case.ranks // self.nodes))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

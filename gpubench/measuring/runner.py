@@ -165,6 +165,7 @@ class Runner(AbstractContextManager["Runner"]):
         deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
         group: nodes.NodeGroup | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`."""
         self._plan = plan
@@ -173,7 +174,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._sink = sink
         self._deadline_s = deadline_s
         self._claims = claims
-        self._pool = WorkerPool()
+        self._pool = pool or WorkerPool()
         self._replicate = 0
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
@@ -272,8 +273,8 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _start_ranks(self, job: Job) -> JobRanks:
         """Send the case to one worker per rank, and return the ranks."""
-        local_ranks = job.case.ranks // job.nodes
-        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
+        devices = job.rank_devices
+        local_ranks = len(devices)
         spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
         ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")

@@ -1,49 +1,80 @@
 """Keep the worker processes of a run from case to case: one for each rank on a device."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from gpubench.measuring.channel import Child
-from gpubench.measuring.time_limits import Phase
+from gpubench.measuring.plan import Job, missing_devices
+from gpubench.measuring.time_limits import LEAST_S, Phase
 from gpubench.measuring.worker import OfferedValue, RankResult
 from gpubench.model import Device
 
 WorkerChild = Child[RankResult | OfferedValue | Phase]
+_Place = tuple[str, str, int]  # runtime, device and slot
 
 
-class WorkerPool:
-    """Worker processes by device and slot: started when first needed, and replaced when they fail."""
+class WorkerPool(AbstractContextManager["WorkerPool"]):
+    """Worker processes by runtime, device and slot: replaced when they fail; leaving the context ends them all."""
 
     def __init__(self) -> None:
-        self._workers: dict[tuple[str, int], WorkerChild] = {}
-        self._runtime = ""
+        self._workers: dict[_Place, WorkerChild] = {}
+        self._opening: list[WorkerChild] = []
+
+    def __exit__(self, *_: object) -> None:
+        self.end_all()
+
+    def start(self, jobs: Iterable[Job]) -> None:
+        """Start all workers without a runtime that these jobs need on GPUs at once, and let each open its device.
+
+        One that cannot is replaced when a case needs it, which then reports the reason."""
+        needed = [job for job in jobs if not job.runtime and not missing_devices(job)]
+        on_gpus = [job.rank_devices for job in needed if job.devices[0].backend != "host"]
+        places = {place: device for devices in on_gpus for place, device in _places(devices, "")}
+        for place, device in places.items():
+            worker = self._workers[place] = _new_worker()
+            self._opening.append(worker)
+            with contextlib.suppress(OSError):
+                worker.channel.send(device)
 
     def workers_for(self, devices: Sequence[Device], runtime: str) -> list[WorkerChild]:
         """Return one worker process per rank, in the order of `devices`, which has one device per rank.
 
-        Ranks on the same device get different workers."""
-        if runtime != self._runtime:
-            self.end_all()
-            self._runtime = runtime
-        slots: dict[str, int] = {}
+        Ranks on the same device get different workers. Workers of another runtime end, but those without one stay."""
+        while self._opening:  # no case is measured while a device is being opened
+            with contextlib.suppress(EOFError, OSError):
+                worker = self._opening.pop()
+                if worker.channel.poll(LEAST_S):
+                    worker.channel.recv()
+        for (other, *_), worker in list(self._workers.items()):
+            if other not in ("", runtime):
+                self.end_worker(worker)
         workers = []
-        for device in devices:
-            slot = slots.get(device.id, 0)
-            slots[device.id] = slot + 1
-            key = (device.id, slot)
-            worker = self._workers.get(key)
-            if worker is not None and (worker.process.poll() is not None or worker.channel.is_waiting()):
-                self.end_worker(worker)  # it died between two cases, or sent a message without an order
-            if key not in self._workers:
-                self._workers[key] = Child("gpubench.measuring.worker", (RankResult, OfferedValue, Phase))
-            workers.append(self._workers[key])
+        for place, _ in _places(devices, runtime):
+            kept = self._workers.get(place)
+            if kept is not None and (kept.process.poll() is not None or kept.channel.is_waiting()):
+                self.end_worker(kept)  # it died between two cases, or sent a message without an order
+            if place not in self._workers:
+                self._workers[place] = _new_worker()
+            workers.append(self._workers[place])
         return workers
 
     def end_worker(self, worker: WorkerChild) -> None:
         """End a worker; the next case that needs its slot gets a fresh one."""
-        self._workers = {key: kept for key, kept in self._workers.items() if kept is not worker}
+        self._workers = {place: kept for place, kept in self._workers.items() if kept is not worker}
         worker.kill()
 
     def end_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
-        self._workers = {}
+        self._workers, self._opening = {}, []
+
+
+def _places(devices: Sequence[Device], runtime: str) -> Iterator[tuple[_Place, Device]]:
+    """Yield the place of each rank's worker, and its device; `devices` has one device per rank."""
+    for rank, device in enumerate(devices):
+        yield (runtime, device.id, sum(other.id == device.id for other in devices[:rank])), device
+
+
+def _new_worker() -> WorkerChild:
+    return Child("gpubench.measuring.worker", (RankResult, OfferedValue, Phase))
