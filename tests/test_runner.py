@@ -126,12 +126,12 @@ def test_a_device_that_does_not_open_once_fails_a_case_and_three_times_in_a_row_
     plan = planning.make(facts, settings)
     jobs = {(job.key[1][0], job.case.name): job for job in plan.jobs}
     once = [jobs["host", "gone"], jobs["host", "good"]]
-    shelf, pool = ListSink(), WorkerPool()
+    pool, shelf = WorkerPool(), ListSink()
     pool.start(plan.jobs)
-    (opened,) = pool.workers_for(plan.facts.devices[:1], "")
-    assert pool.workers_for(plan.facts.devices[:1], "") == [opened], "open before its first case"
+    assert [*pool._workers.values()] == pool.workers_for(plan.facts.devices[:1], ""), "open before a case needs it"
+    pool.end_all()
     with (
-        Runner(plan, SamplingProcess((), 0.0), shelf, pool=pool) as runner,
+        Runner(plan, SamplingProcess((), 0.0), shelf) as runner,
         pytest.raises(DeviceError, match="clockwork can no longer be opened"),
     ):
         runner.run([*once, *[jobs["clockwork", "gone"]] * 3, *once], 0.0, lambda event: None)
@@ -221,9 +221,7 @@ def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
     plan = planning.make(host_facts(), settings)
     for jobs in (plan.jobs[:6], plan.jobs[6:]):
-        assert len(list(itertools.groupby(jobs, lambda job: job.runtime))) == 3, (
-            "replicates mix the order within blocks"
-        )
+        assert len(list(itertools.groupby(jobs, lambda job: job.runtime))) == 3, "each runtime is a block"
     plain, again = (job for job in plan.jobs[:6] if not job.runtime)
     shelf = executed(plan, [plain, *(job for job in plan.jobs[:6] if job.runtime), again], plan.facts.devices)
     libraries = [dict(result.case.params)["library"] for result in shelf.results]

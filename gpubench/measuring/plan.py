@@ -28,7 +28,7 @@ _ALL, _HEADLINE = "all", "headline"  # arguments that stand in place of a suite'
 class Job:
     """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines.
 
-    A job whose `runtime` differs from the previous job's needs a fresh worker."""
+    A job with a `runtime` needs a worker that no other runtime has used."""
 
     case: Case
     devices: tuple[Device, ...]

@@ -165,7 +165,6 @@ class Runner(AbstractContextManager["Runner"]):
         deadline_s: float = time_limits.CASE_S,
         claims: Claims | None = None,
         group: nodes.NodeGroup | None = None,
-        pool: WorkerPool | None = None,
     ) -> None:
         """Set up a runner of jobs of `plan`, which writes results, samples and remarks to `sink`."""
         self._plan = plan
@@ -174,7 +173,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._sink = sink
         self._deadline_s = deadline_s
         self._claims = claims
-        self._pool = pool or WorkerPool()
+        self._pool = WorkerPool()
         self._replicate = 0
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
@@ -188,6 +187,7 @@ class Runner(AbstractContextManager["Runner"]):
         `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job."""
         forecast = progress.Forecast(self._plan, jobs)
         index = 0
+        self._pool.start(jobs)
         for group in self._plan.groups(jobs):
             start = time.monotonic()
             if group[0].replicate and start - started_at >= self._plan.most_s:
@@ -196,6 +196,7 @@ class Runner(AbstractContextManager["Runner"]):
                 watch(progress.ProgressEvent(job, place, jobs, forecast.left_s()))
             if group[0].replicate != self._replicate:
                 self._pool.end_all()
+                self._pool.start(jobs)
                 self._replicate = group[0].replicate
             results = [self._write(result) for result in self._measure_jobs(group, started_at)]
             self._relay(self._sampler.drain())

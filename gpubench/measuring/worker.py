@@ -24,7 +24,7 @@ from gpubench.devices import interposed
 from gpubench.measuring import answers, boundary, keeper, plain, plan, stopping, surroundings
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
-from gpubench.measuring.time_limits import STARTING, TimeLimits
+from gpubench.measuring.time_limits import OPENED, TimeLimits
 from gpubench.model import Case, Device, Series, Status, Strict
 from gpubench.plugins.backend import Backend, OpenDevice
 from gpubench.plugins.collector import Collector, OpensWatch, Watch
@@ -158,17 +158,15 @@ class Worker:
         self._state: tuple[Any, ...] = ()  # of this process, before a case builds its task
 
     def serve(self) -> None:
-        """Measure the cases that the runner orders and send each result, until the runner closes the channel.
-
-        In place of the first order a device may come, which is opened before a case needs it; the answer is a phase."""
+        """Measure the cases that the runner orders and send each result, until the runner closes the channel."""
         while True:
             try:
                 order: CaseOrder | Device = self._channel.recv()
             except EOFError:
                 return
-            if isinstance(order, Device):
-                self._begin(order)
-                self._channel.send(STARTING)
+            if isinstance(order, Device):  # a case will need it
+                self._open_device(order)
+                self._channel.send(OPENED)
                 continue
             self._state = ()
             part = self.measure_case(order)
@@ -283,14 +281,10 @@ class Worker:
         """Return the open device of this worker; the first call opens `device` with its watches, later ones do not."""
         if self._open is None:
             self._limits.opening()
-            return self._begin(device)
-        return self._open
-
-    def _begin(self, device: Device) -> OpenDevice:
-        backend: Backend = plugins.load("backends", device.backend)
-        self._open = backend.open(device)
-        self._watches = open_watches(device)
-        self._helpers = keeper.descendants(os.getpid())
+            backend: Backend = plugins.load("backends", device.backend)
+            self._open = backend.open(device)
+            self._watches = open_watches(device)
+            self._helpers = keeper.descendants(os.getpid())
         return self._open
 
 

@@ -1,12 +1,12 @@
 """Keep the worker processes of a run from case to case: one for each rank on a device."""
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 
 from gpubench.measuring.channel import Child
 from gpubench.measuring.plan import Job, missing_devices
-from gpubench.measuring.time_limits import LEAST_S, Phase
+from gpubench.measuring.time_limits import LEAST_S, OPENED, Phase
 from gpubench.measuring.worker import OfferedValue, RankResult
 from gpubench.model import Device
 
@@ -14,38 +14,33 @@ WorkerChild = Child[RankResult | OfferedValue | Phase]
 _Place = tuple[str, str, int]  # runtime, device and slot
 
 
-class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """Worker processes by runtime, device and slot: replaced when they fail; leaving the context ends them all."""
+class WorkerPool:
+    """Worker processes by runtime, device and slot: started before or when needed, and replaced when they fail."""
 
     def __init__(self) -> None:
         self._workers: dict[_Place, WorkerChild] = {}
-        self._opening: list[WorkerChild] = []
-
-    def __exit__(self, *_: object) -> None:
-        self.end_all()
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Start all workers without a runtime that these jobs need on GPUs at once, and let each open its device.
+        """Start all workers without a runtime that these jobs need on GPUs at once, and wait until each has its device.
 
-        One that cannot is replaced when a case needs it, which then reports the reason."""
+        One that cannot open it is replaced when a case needs it, which then reports the reason."""
         needed = [job for job in jobs if not job.runtime and not missing_devices(job)]
         on_gpus = [job.rank_devices for job in needed if job.devices[0].backend != "host"]
         places = {place: device for devices in on_gpus for place, device in _places(devices, "")}
+        self._workers |= {place: _new_worker() for place in places}
+        deadline = time.monotonic() + LEAST_S
         for place, device in places.items():
-            worker = self._workers[place] = _new_worker()
-            self._opening.append(worker)
             with contextlib.suppress(OSError):
-                worker.channel.send(device)
+                self._workers[place].channel.send(device)
+        for channel in (self._workers[place].channel for place in places):
+            with contextlib.suppress(EOFError, OSError):
+                while channel.poll(max(0.0, deadline - time.monotonic())) and channel.recv() != OPENED:
+                    pass
 
     def workers_for(self, devices: Sequence[Device], runtime: str) -> list[WorkerChild]:
         """Return one worker process per rank, in the order of `devices`, which has one device per rank.
 
         Ranks on the same device get different workers. Workers of another runtime end, but those without one stay."""
-        while self._opening:  # no case is measured while a device is being opened
-            with contextlib.suppress(EOFError, OSError):
-                worker = self._opening.pop()
-                if worker.channel.poll(LEAST_S):
-                    worker.channel.recv()
         for (other, *_), worker in list(self._workers.items()):
             if other not in ("", runtime):
                 self.end_worker(worker)
@@ -67,7 +62,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     def end_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
-        self._workers, self._opening = {}, []
+        self._workers = {}
 
 
 def _places(devices: Sequence[Device], runtime: str) -> Iterator[tuple[_Place, Device]]:

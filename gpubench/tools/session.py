@@ -20,7 +20,6 @@ from gpubench.measuring.plan import Job, Plan
 from gpubench.measuring.progress import Observer
 from gpubench.measuring.recording import Recording, new_manifest
 from gpubench.measuring.runner import Runner
-from gpubench.measuring.worker_pool import WorkerPool
 from gpubench.model import Device, Facts, Manifest, Run
 from gpubench.model.store import read_run
 from gpubench.tools.health import RunHealth, Tell, measured_devices, silent
@@ -47,12 +46,10 @@ def measure(
         Claims(devices, exclusive) as claims,
         RunHealth(devices, tell, min(PATIENCE_S, max(plan.ends_s / 8, _LEAST_PATIENCE_S))) as health,
         _join_group(plan, resume) as group,
-        WorkerPool() as pool,
     ):
         _warn_of_other_runs(claims, devices, tell)
-        pool.start(plan.jobs)
         recording, jobs = _resumed(plan, path) if resume else (_begun(plan, path, argv), plan.jobs)
-        with recording, Runner(plan, recording.sampler, recording, claims=claims, group=group, pool=pool) as runner:
+        with recording, Runner(plan, recording.sampler, recording, claims=claims, group=group) as runner:
             health.begin(recording)
             if math.isfinite(plan.most_s):
                 watch = health.by_pass(recording, watch)
