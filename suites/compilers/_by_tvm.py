@@ -24,6 +24,7 @@ INSTALL_TVM = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _SLOW_S = 0.1  # of a schedule's calls, after which no further one is timed
+_COMPILE_S = 5.0  # after which a schedule is given up: LLVM needs minutes for some unrolled ones
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -93,16 +94,24 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     builder, runner, callbacks = meta.builder, meta.runner, meta.measure_callback
     compiled: dict[str, Any] = {}  # MetaSchedule's own builder and runner start processes, which import TVM each time
+    other = importlib.import_module("tvm.support.popen_pool").PopenWorker()  # a process that can be ended
 
     @derived.derived_object
     class Builder(builder.PyBuilder):  # type: ignore[misc,name-defined]
-        """Compiles schedules in this process."""
+        """Compiles schedules in this process, if another process can compile them too."""
 
         def build(self, inputs: Any) -> list[Any]:
-            first = len(compiled)  # there may be no inputs
-            for number, proposed in enumerate(inputs, first):
-                compiled[str(number)] = tvm.compile(proposed.mod, target=target)
-            return [builder.BuilderResult(str(number), None) for number in range(first, len(compiled))]
+            return [self._built(proposed.mod) for proposed in inputs]
+
+        def _built(self, proposed: Any) -> Any:
+            other.send(lambda: tvm.compile(proposed, target=target) and None, timeout=_COMPILE_S)
+            try:
+                other.recv()
+            except TimeoutError:
+                return builder.BuilderResult(None, f"not compiled within {_COMPILE_S:g} s")
+            number = str(len(compiled))
+            compiled[number] = tvm.compile(proposed, target=target)
+            return builder.BuilderResult(number, None)
 
     @derived.derived_object
     class Measured(runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
