@@ -229,13 +229,10 @@ class AnswerChecks:
 
     @property
     def can_touch(self) -> bool:
-        """Return whether `beside` leaves the caches as `around` does: what a task poisons itself cannot be imitated.
-
-        Nor can new inputs in the processor's caches, from which a call that waits may read them."""
-        by_host = [stage.waits for stage in self.task.stages.values()] + [
-            isinstance(out, np.ndarray) for out in self._outputs
-        ]
-        return self.task.poison is nothing and not (self._device.traits.is_gpu and any(by_host))
+        """Return whether `beside` can imitate `around`: not a task's own poison, nor a processor's caches."""
+        stages, outputs = self.task.stages.values(), self._outputs
+        is_by_host = any(stage.waits for stage in stages) or any(isinstance(out, np.ndarray) for out in outputs)
+        return self.task.poison is nothing and not (self._device.traits.is_gpu and is_by_host)
 
     def beside(self, timed: Stage, action: Callable[[], T]) -> T:
         """Do as `around`, but write the outputs with what they hold, and do not check: the control of its time."""

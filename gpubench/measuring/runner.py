@@ -174,7 +174,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._deadline_s = deadline_s
         self._claims = claims
         self._pool = WorkerPool()
-        self._replicate = 0
+        self._replicate = -1
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
     def __exit__(self, *_: object) -> None:
@@ -187,7 +187,6 @@ class Runner(AbstractContextManager["Runner"]):
         `started_at` is the run's start in monotonic seconds, and `watch` is called before and after each job."""
         forecast = progress.Forecast(self._plan, jobs)
         index = 0
-        self._pool.start(jobs)
         for group in self._plan.groups(jobs):
             start = time.monotonic()
             if group[0].replicate and start - started_at >= self._plan.most_s:
@@ -275,12 +274,11 @@ class Runner(AbstractContextManager["Runner"]):
     def _start_ranks(self, job: Job) -> JobRanks:
         """Send the case to one worker per rank, and return the ranks."""
         devices = job.rank_devices
-        local_ranks = len(devices)
-        spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
+        spread = self._group.begin(len(devices)) if self._group and job.nodes > 1 else None
         ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite, settings = self._plan.target(job), self._plan.suite(job.case), self._plan.settings
-        for rank in range(local_ranks):
+        for rank in range(len(devices)):
             peers = devices * job.nodes  # every node has devices of the same names
             number = first_rank + rank
             order = CaseOrder(

@@ -21,12 +21,10 @@ class WorkerPool:
         self._workers: dict[_Place, WorkerChild] = {}
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Start all workers without a runtime that these jobs need on GPUs at once, and wait until each has its device.
-
-        One that cannot open it is replaced when a case needs it, which then reports the reason."""
+        """Start all plain workers that these jobs need on shared GPUs, and wait until each has its GPU or has ended."""
         needed = [job for job in jobs if not job.runtime and not missing_devices(job)]
-        on_gpus = [job.rank_devices for job in needed if job.devices[0].backend != "host"]
-        places = {place: device for devices in on_gpus for place, device in _places(devices, "")}
+        places = {place: device for job in needed for place, device in _places(job.rank_devices, "")}
+        places = {place: device for place, device in places.items() if device.backend != "host" and _is_shared(device)}
         self._workers |= {place: _new_worker() for place in places}
         deadline = time.monotonic() + LEAST_S
         for place, device in places.items():
@@ -40,15 +38,16 @@ class WorkerPool:
     def workers_for(self, devices: Sequence[Device], runtime: str) -> list[WorkerChild]:
         """Return one worker process per rank, in the order of `devices`, which has one device per rank.
 
-        Ranks on the same device get different workers. Workers of another runtime end, but those without one stay."""
-        for (other, *_), worker in list(self._workers.items()):
-            if other not in ("", runtime):
+        Ranks on the same device get different workers. Workers of another runtime end; plain ones stay if they may."""
+        kept = {runtime, *([""] if all(map(_is_shared, devices)) else [])}
+        for place, worker in list(self._workers.items()):
+            if place[0] not in kept:
                 self.end_worker(worker)
         workers = []
         for place, _ in _places(devices, runtime):
-            kept = self._workers.get(place)
-            if kept is not None and (kept.process.poll() is not None or kept.channel.is_waiting()):
-                self.end_worker(kept)  # it died between two cases, or sent a message without an order
+            there = self._workers.get(place)
+            if there is not None and (there.process.poll() is not None or there.channel.is_waiting()):
+                self.end_worker(there)  # it died between two cases, or sent a message without an order
             if place not in self._workers:
                 self._workers[place] = _new_worker()
             workers.append(self._workers[place])
@@ -69,6 +68,10 @@ def _places(devices: Sequence[Device], runtime: str) -> Iterator[tuple[_Place, D
     """Yield the place of each rank's worker, and its device; `devices` has one device per rank."""
     for rank, device in enumerate(devices):
         yield (runtime, device.id, sum(other.id == device.id for other in devices[:rank])), device
+
+
+def _is_shared(device: Device) -> bool:
+    return dict(device.details).get("compute_mode", "0") == "0"  # in other modes one process at a time opens it
 
 
 def _new_worker() -> WorkerChild:
