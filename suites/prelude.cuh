@@ -437,14 +437,12 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Waits as gb_barrier_await does, between products: a loop of the language there would end their queue.
+// Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue. Another
+// warp has to bound this wait by gb_barrier_await for what follows it.
 static __device__ __forceinline__ void gb_products_await(u64* barrier, u32 parity) {
     asm volatile(
-        "{\n.reg .pred over;\n.reg .u64 start, now;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@over bra DONE;\nmov.u64 start, %%globaltimer;\n"
-        "AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@over bra DONE;\n"
-        "mov.u64 now, %%globaltimer;\nsub.u64 now, now, start;\nsetp.lt.u64 over, now, 4000000000;\n"
-        "@over bra AGAIN;\ntrap;\nDONE:\n}" ::"r"(gb_shared_address(barrier)),
+        "{\n.reg .pred over;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@!over bra AGAIN;\n}" ::"r"(
+            gb_shared_address(barrier)),
         "r"(parity)
         : "memory");
 }
