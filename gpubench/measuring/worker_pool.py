@@ -40,9 +40,8 @@ class WorkerPool:
 
         Ranks on the same device get different workers. Workers of another runtime end; plain ones stay if they may."""
         kept = {runtime, *([""] if all(map(_is_shared, devices)) else [])}
-        for place, worker in list(self._workers.items()):
-            if place[0] not in kept:
-                self.end_worker(worker)
+        for worker in [worker for place, worker in self._workers.items() if place[0] not in kept]:
+            self.end_worker(worker)
         workers = []
         for place, _ in _places(devices, runtime):
             there = self._workers.get(place)
