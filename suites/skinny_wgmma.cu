@@ -150,12 +150,13 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 + 32 * COPIERS, RESIDE
                                tile, full + slot);
             }
         };
-        u32 slot = 0, parity = 1;  // no stage is awaited before it has been used
-        for (; now.left != 0; now.pass(blocks)) {
-            gb_barrier_await(empty + slot, parity);
-            load(slot, now);
-            if (++slot == DEPTH) slot = 0, parity ^= 1;
+        u32 number = 0;
+        for (; now.left != 0; ++number, now.pass(blocks)) {
+            gb_barrier_await(empty + number % DEPTH, number / DEPTH % 2 ^ 1);
+            load(number % DEPTH, now);
         }
+        for (u32 n = number < DEPTH ? 0 : number - DEPTH; n < number; ++n)  // bounds the waits of the other warps
+            gb_barrier_await(full + n % DEPTH, n / DEPTH % 2);
         return;
     }
     gb_wait_for_previous();
