@@ -284,8 +284,8 @@ class GroupPlan:
     warpgroups: int
     ahead: int
     depth: int
-    resident: int = 1
-    is_gated: bool = False
+    resident: int
+    is_gated: bool
 
     @property
     def rows(self) -> int:
@@ -294,7 +294,7 @@ class GroupPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: those that multiply, and four warps that copy."""
+        """Threads of a block, of which four warps copy and the other ones multiply."""
         return 128 * self.warpgroups + 128
 
     @property
@@ -316,10 +316,10 @@ class GroupPlan:
     def maps(self, weights: Weights) -> tuple[Any, Any]:
         """Return the tensor maps of the weights and of their scales."""
         tiles, groups = -(-weights.rows // _TILE), weights.cols // GROUP
-        rows, words = 4 * self.warpgroups // (2 if self.is_gated else 1), _TILE * weights.kind.bits * GROUP // 64
+        rows, eights = 4 * self.warpgroups // (2 if self.is_gated else 1), _TILE * GROUP * weights.kind.bits // 64
         piece = 1 if self.ahead % 2 else 8 // weights.kind.bits
         return (
-            tensor_map(weights.words, tiles, groups * words, rows, piece * words, is_plain=True),
+            tensor_map(weights.words, tiles, groups * eights, rows, piece * eights, is_plain=True),
             tensor_map(weights.scales, tiles, groups * 4, rows, self.ahead * 4, is_plain=True),
         )
 
@@ -401,7 +401,9 @@ def _group_call(
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
     numbers = (np.uint32(number) for number in (rows, weights.cols, tokens, weights.power))
     args = (*plan.maps(weights), vectors.x, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
-    return partial(kernel.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
+    call = partial(kernel.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
+    call.__dict__["weights"] = weights  # which the maps do not keep in memory
+    return call
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
