@@ -29,12 +29,11 @@ topic = gb.Topic(
 
 def multiply_tiles(x, weights, out, tiles, N, K, ROWS, COLS, INNER) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001, N803
     """Write one tile of Y = X·Wᵀ of an expert; `tiles` is as from `tiles_of`."""
-    # Programs of one tile run together and share its rows of X, and the tiles of an expert share weights.
-    block, tile = tl.program_id(0), tl.program_id(1)
-    expert = tl.load(tiles + 4 * tile).to(tl.int64)
-    row = tl.load(tiles + 4 * tile + 1) + tl.arange(0, ROWS)
-    lines = (row < tl.load(tiles + 4 * tile + 2))[:, None]
-    col, inner = block * COLS + tl.arange(0, COLS), tl.arange(0, INNER)
+    tiles += 4 * tl.program_id(0)
+    expert = tl.load(tiles).to(tl.int64)
+    row = tl.load(tiles + 1) + tl.arange(0, ROWS)
+    lines = (row < tl.load(tiles + 2))[:, None]
+    col, inner = tl.load(tiles + 3) * COLS + tl.arange(0, COLS), tl.arange(0, INNER)
     left = x + row[:, None] * K + inner[None, :]
     right = weights + expert * N * K + col[None, :] * K + inner[:, None]
     total = tl.zeros([ROWS, COLS], tl.float32)
@@ -45,49 +44,50 @@ def multiply_tiles(x, weights, out, tiles, N, K, ROWS, COLS, INNER) -> None:  # 
     tl.store(out + row[:, None] * N + col[None, :], total.to(out.dtype.element_ty), mask=lines)
 
 
-def tiles_of(layout: ExpertLoads, rows: int, blocks: int = 1) -> Any:
+def tiles_of(layout: ExpertLoads, rows: int, blocks: int) -> Any:
     """Return tiles of at most `rows` tokens: expert, first token, end of its tokens, block of its weights; int32.
 
-    The tiles of a block lie together. Popular experts, which need matrix units, take turns with the others."""
-    parts = ((part, block) for part in layout.parts for block in range(blocks))
-    listed = [
-        (e, at, start + load, block) for (e, start, load), block in parts for at in range(start, start + load, rows)
-    ]
-    tiles = np.array(listed, np.int32)
-    is_popular, turn = np.bincount(tiles[:, 0])[tiles[:, 0]] > blocks, np.empty(len(tiles))
-    for popular in (is_popular, ~is_popular):
-        turn[popular] = np.arange(popular.sum())
-    return tiles[np.argsort(turn, kind="stable")]
+    Popular experts, which need matrix units, take turns with the others, which come last."""
+    tiles = np.array(
+        [
+            (expert, at, start + load, block)
+            for expert, start, load in layout.parts
+            for block in range(blocks)
+            for at in range(start, start + load, rows)
+        ],
+        np.int32,
+    )
+    is_popular = np.bincount(tiles[:, 0])[tiles[:, 0]] > blocks
+    pace = max(1, 1.1 * is_popular.sum() / max(1, (~is_popular).sum()))
+    turns = np.where(is_popular, np.cumsum(is_popular), np.cumsum(~is_popular) * pace)
+    return tiles[np.argsort(turns, kind="stable")]
 
 
 def by_triton(bench: gb.Bench, layout: ExpertLoads, products: GroupedProducts) -> tuple[Call, str]:
     """Return the call of all products by our kernel, and its name; raises Skip where it cannot be built."""
-    n, k, xp = products.n, products.k, bench.xp
-    if n % (2 * _HOPPER["ROWS"]) or k % _INNER:
-        raise gb.Skip(f"the kernel takes multiples of {2 * _HOPPER['ROWS']} rows and {_INNER} columns, not {n} × {k}")
-    triton = _triton.imported()
-    if gb.Architecture.parse(bench.traits.arch).capability // 10 != 9:
+    n, k, triton = products.n, products.k, _triton.imported()
+    is_hopper = gb.Architecture.parse(bench.traits.arch).capability // 10 == 9
+    rows, cols = (_HOPPER["MOST"], 2 * _HOPPER["ROWS"]) if is_hopper else (_ROWS, _COLS)
+    tiles = tiles_of(layout, rows, n // cols)
+    results = products.y, bench.xp.asarray(tiles.ravel())
+    if not is_hopper:
         types = {**dict.fromkeys(("x", "weights", "out"), "*bf16"), "tiles": "*i32"}
-        sizes = {"N": n, "K": k, "ROWS": _ROWS, "COLS": _COLS, "INNER": _INNER}
+        sizes = {"N": n, "K": k, "ROWS": rows, "COLS": cols, "INNER": _INNER}
         kernel = _triton.BuiltKernel(bench, multiply_tiles, types, sizes, _WARPS, _STAGES)
-        tiles = tiles_of(layout, _ROWS)
-        arrays = (products.x, products.weights, products.y, xp.asarray(tiles.ravel()))
-        return kernel.call((n // _COLS, len(tiles)), *arrays), f"our kernel in Triton {triton.__version__}"
+        call = kernel.call((len(tiles),), products.x, products.weights, *results)
+        return call, f"our kernel in Triton {triton.__version__}"
     from ._hopper_experts import grouped  # needs Triton
 
     swizzled = repr(importlib.import_module("triton.experimental.gluon.language").NVMMASharedLayout(128, 16, 2))
     boxes = {"weights": _HOPPER["ROWS"], "tokens": _HOPPER["BOX"]}
-    types = {name: f"tensordesc<bf16[{rows}, {_INNER}],{swizzled}>" for name, rows in boxes.items()}
-    types |= {"out": "*bf16", "tiles": "*i32", "ticket": "*i64", "count": "i32"}
+    types = {name: f"tensordesc<bf16[{lines}, {_INNER}],{swizzled}>" for name, lines in boxes.items()}
+    types |= {"out": "*bf16", "tiles": "*i32"}
     kernel = _triton.BuiltKernel(bench, grouped, types, {"N": n, "K": k, **_HOPPER}, 4, 1, _REGISTERS)
-    cells: list[Any] = []
+    maps: list[Any] = []
     for array, box in zip((products.weights, products.x), kernel.boxes, strict=True):
-        rows = array.size // k
-        cells += [tensor_map(array, rows, k, *box), np.int32(rows), np.int32(k), np.int64(k), np.int64(1)]
-    tiles = tiles_of(layout, _HOPPER["MOST"], n // (2 * _HOPPER["ROWS"]))
-    cells += [products.y, xp.asarray(tiles.ravel()), xp.zeros(1, "int64"), np.int32(len(tiles))]
-    programs = min(bench.device.device.units, len(tiles))
-    return kernel.call((programs,), *cells), f"our kernel in Gluon, Triton {triton.__version__}"
+        lines = array.size // k
+        maps += [tensor_map(array, lines, k, *box), np.int32(lines), np.int32(k), np.int64(k), np.int64(1)]
+    return kernel.call((len(tiles),), *maps, *results), f"our kernel in Gluon, Triton {triton.__version__}"
 
 
 @topic.case(
