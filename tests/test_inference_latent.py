@@ -49,7 +49,7 @@ def attention(request, monkeypatch):
 
     def paper_map(matrix, rows, columns, box_rows, box_columns):
         assert (rows * columns, box_rows, box_columns) == (matrix.size, 64, 64)
-        return np.array([matrix.ctypes.data, columns, *[0] * 14], np.uint64).view("V128")[0]
+        return np.array([matrix.ctypes.data, columns, rows, box_rows, *[0] * 12], np.uint64).view("V128")[0]
 
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
     monkeypatch.setattr(LATENT, "tensor_map", paper_map)
