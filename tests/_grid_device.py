@@ -7,6 +7,7 @@ import dataclasses
 import types
 from typing import Any
 
+import numpy as np
 from _grid import kernel, path_of
 
 from gpubench import plugins
@@ -67,3 +68,9 @@ def products_by_numpy(bench, product, workspace=None, units=0):
         product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
 
     return types.SimpleNamespace(call=call, notes={})
+
+
+def paper_map(matrix, rows, columns, box_rows, box_columns):
+    """Return a tensor map as _grid.h reads it."""
+    assert (rows * columns <= matrix.size, box_columns) == (True, 64)
+    return np.array([matrix.ctypes.data, columns, rows, box_rows, *[0] * 12], np.uint64).view("V128")[0]

@@ -4,7 +4,7 @@ import _grid
 import numpy as np
 import pytest
 from _earlier import expect_found
-from _grid_device import bench, products_by_numpy
+from _grid_device import bench, paper_map, products_by_numpy
 from _modules import room_module, suite_modules
 from _poison import overwrite
 
@@ -20,6 +20,11 @@ PLAIN = MODELS.model(
     128, 256, 2, 2, 1, 2, 150, "nowhere", norm="layer"
 )  # as ChatGLM-6B: layer norm, no gate, no groups
 MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, of which each token uses three
+
+
+@pytest.fixture(autouse=True)
+def maps(monkeypatch):
+    monkeypatch.setattr(WEIGHTS, "tensor_map", paper_map)
 
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
@@ -42,7 +47,7 @@ def error_once(task):
         ("float16", 1),
         *(
             pytest.param(*parameters, marks=pytest.mark.slow)
-            for parameters in (("float16", 3), ("int8", 2), ("int4", 1), ("int4", 3))
+            for parameters in (("float16", 3), ("float16", 9), ("int8", 2), ("int4", 1), ("int4", 3))
         ),
     ],
 )

@@ -5,7 +5,7 @@ import dataclasses
 import _grid
 import numpy as np
 import pytest
-from _grid_device import bench
+from _grid_device import bench, paper_map
 from _modules import suite_module
 from _numpy_triton import ElementPointer, NumpyTriton
 
@@ -46,10 +46,6 @@ def attention(request, monkeypatch):
 
     def built(_bench, kernel, _types, constants, _warps, _stages):
         return PaperKernel(monkeypatch, kernel, constants)
-
-    def paper_map(matrix, rows, columns, box_rows, box_columns):
-        assert (rows * columns, box_rows, box_columns) == (matrix.size, 64, 64)
-        return np.array([matrix.ctypes.data, columns, rows, box_rows, *[0] * 12], np.uint64).view("V128")[0]
 
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
     monkeypatch.setattr(LATENT, "tensor_map", paper_map)

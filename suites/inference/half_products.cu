@@ -14,7 +14,7 @@
 #define X_BYTES (TOKENS * 128)
 #define STAGE_BYTES (WARPGROUPS * BOX_BYTES + X_BYTES)
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, 640 / THREADS)
     half_products(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap x, unsigned short* y, u32 rows,
                   u32 cols, u32 tokens, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
