@@ -27,10 +27,10 @@ def maps(monkeypatch):
     monkeypatch.setattr(WEIGHTS, "tensor_map", paper_map)
 
 
-def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
+def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, chunk=0, **memory):
     paper = bench(SUITE, vendor, **memory)
     weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
-    return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
+    return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 
 def error_once(task):
@@ -78,6 +78,17 @@ def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_
     decode._experts.chosen[1, ::3] = decode._experts.chosen[1, 1::3]
     with pytest.raises(WrongAnswer, match="not distinct"):
         decode.expected(0)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_step_with_a_chunk_of_a_prompt_checks_the_last_token_of_both():
+    decode = chain(batch=2, chunk=20)
+    assert 0 < error_once(decode) < 5e-3
+    decode._prompt.layers[1][0][19 * 64 :] = 0
+    with pytest.raises(WrongAnswer, match="key or value of layer 1"):
+        decode.check()
 
 
 @needs_compiler
