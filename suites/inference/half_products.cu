@@ -6,6 +6,12 @@
 // The grid stays resident: each block takes an equal part of the boxes of all panels, panel after panel. Where blocks share
 // a panel, the last one adds up the sums that all left in `partial`.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
+#ifndef AHEAD
+#define AHEAD 8  // further boxes of weights that the second-level cache is asked for before the launch before has ended
+#endif
+#ifndef KEEP
+#define KEEP 0
+#endif
 #define CONSUMERS (128 * WARPGROUPS)  // threads that multiply
 #define THREADS (CONSUMERS + 32)
 #define SUMS (TOKENS / 2)                        // of a thread
@@ -28,23 +34,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 640 / THREADS)
     gb_allow_next();
     if (group == WARPGROUPS) {
         if (threadIdx.x != CONSUMERS) return;
+        const auto row_of = [&](u32 unit, u32 k) { return unit / blocks * OUTPUTS + (GATED ? k / 2 * 64 + k % 2 * rows : 64 * k); };
         const auto load = [&](u32 unit, u32 slot) {
             gb_barrier_expect(full + slot, STAGE_BYTES);
 #pragma unroll
-            for (u32 k = 0; k < WARPGROUPS; ++k) {
-                const u32 row = unit / blocks * OUTPUTS + (GATED ? k / 2 * 64 + k % 2 * rows : 64 * k);
-                gb_tensor_load(stages + slot * STAGE_BYTES + k * BOX_BYTES, &w, unit % blocks * 64, row, full + slot);
-            }
+            for (u32 k = 0; k < WARPGROUPS; ++k)
+                gb_tensor_load(stages + slot * STAGE_BYTES + k * BOX_BYTES, &w, unit % blocks * 64, row_of(unit, k), full + slot);
         };
         const auto load_x = [&](u32 unit, u32 slot) {
             gb_tensor_load(stages + slot * STAGE_BYTES + WARPGROUPS * BOX_BYTES, &x, unit % blocks * 64, 0, full + slot);
         };
-        const u32 ready = end - first < DEPTH ? end : first + DEPTH;
+        const auto next = [&](u32 unit, u32 count) { return end - unit < count ? end : unit + count; };
+        const u32 ready = next(first, DEPTH);
         for (u32 unit = first; unit < ready; ++unit) load(unit, unit - first);
+        for (u32 unit = ready; unit < next(ready, AHEAD); ++unit)
+#pragma unroll
+            for (u32 k = 0; k < WARPGROUPS; ++k) gb_tensor_prefetch(&w, unit % blocks * 64, row_of(unit, k));
         gb_wait_for_previous();
         for (u32 unit = first; unit < ready; ++unit) load_x(unit, unit - first);
         for (u32 unit = ready; unit < end; ++unit) {
             const u32 turn = (unit - first) / DEPTH, slot = (unit - first) % DEPTH;
+#if KEEP
+            const u32 far = unit + AHEAD;
+            if (far < end)
+#pragma unroll
+                for (u32 k = 0; k < WARPGROUPS; ++k) gb_tensor_prefetch(&w, far % blocks * 64, row_of(far, k));
+#endif
             gb_barrier_await(empty + slot, turn % 2 ^ 1);
             load(unit, slot);
             load_x(unit, slot);
