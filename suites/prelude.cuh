@@ -382,9 +382,6 @@ static __device__ __forceinline__ void gb_tensor_load(
         "l"(map), "r"(x), "r"(y), "r"(gb_shared_address(barrier))
         : "memory");
 }
-static __device__ __forceinline__ void gb_tensor_prefetch(const GbTensorMap* map, u32 x, u32 y) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
-}
 // Blocks of a cluster: the number of this one; a barrier of all threads, after which each block's barriers are ready for the
 // others; an arrival at the barrier of a block; and a copy of a box into both blocks of a pair, to the same place, which
 // completes on the barrier of each. With `.release.cluster` each arrival would contain a fence of the whole device.

@@ -269,7 +269,6 @@ static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u
         }
 }
 static inline void gb_barrier_arrive(u64* barrier) { gb_barrier_expect(barrier, 0); }
-#define gb_tensor_prefetch(...)
 #define __cluster_dims__(...)  // a block is alone in its cluster
 #define gb_tensor_load_both gb_tensor_load
 static inline u32 gb_cluster_rank() { return 0; }

@@ -27,7 +27,7 @@ from ._weights import MODEL_KINDS, AnyWeights, ModelWeights, described
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads of most blocks, as in chain.cu
 _NORM_THREADS = 1024  # most threads of a block that computes a norm
-_LIKELY_LOGITS = 2048  # logits that a block compares
+_LIKELY_LOGITS, _LIKELY_BLOCKS = 2048, 8  # logits that a block compares at least, and blocks of a compute unit
 _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
@@ -151,7 +151,8 @@ class Chain:
 
         `logits` are (rows, vocabulary) as the bits of halves."""
         rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
-        blocks = -(-vocabulary // _LIKELY_LOGITS)
+        most = -(-vocabulary // _LIKELY_LOGITS)
+        blocks = max(1, min(most, _LIKELY_BLOCKS * self.bench.device.device.units // rows))
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
         return self.launch("most_likely", (blocks, rows), *cells)
 

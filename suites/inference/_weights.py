@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,59 +35,26 @@ _SPARE_BYTES = 2**31
 MODEL_KINDS = KINDS | EIGHT_KINDS
 HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
-_BOX, _BOX_BYTES = 64, 64 * 128  # rows and columns of a box, and its bytes, as in half_products.cu
-_HALF_TOKENS = (16, 32, 64)  # tokens for which half_products.cu is built
+# As in half_products.cu: rows and columns of a box, boxes and threads of a block; its shared memory; and the tokens for
+# which it is built.
+_BOX, _BOXES, _BOX_THREADS, _BOX_BYTES, _BOX_TOKENS = 64, 2, 288, 220 * 2**10, (16, 32, 64)
 
 AnyWeights = Weights | EightWeights
+
+
+def _half_defines(tokens: int, is_gated: bool) -> dict[str, int]:
+    """Return the macros, by name, with which half_products.cu is built."""
+    return {
+        "TOKENS": next(size for size in _BOX_TOKENS if size >= tokens),
+        "GATED": int(is_gated),
+        "SHARED": _BOX_BYTES,
+    }
 
 
 def described(weights: Weights, halves: Any, x: Any, y: Any, tokens: int) -> MatrixProduct:
     """Return Y = X·Wᵀ of flat device arrays of halves, where W has the sizes of `weights`."""
     shape = Shape(tokens, weights.rows, weights.cols, "nt")
     return MatrixProduct(PRECISIONS["float16"], shape, x, halves, y)
-
-
-@dataclass(frozen=True, slots=True)
-class HalfPlan:
-    """How half_products.cu is built: its first lines explain the numbers."""
-
-    tokens: int
-    is_gated: bool
-    warpgroups: int = 2
-    depth: int = 5
-
-    @classmethod
-    def of(cls, tokens: int, is_gated: bool) -> HalfPlan:
-        """Return the plan that was fastest on an H200."""
-        return cls(next(size for size in _HALF_TOKENS if size >= tokens), is_gated)
-
-    @property
-    def defines(self) -> dict[str, int]:
-        """The macros, by name, with which half_products.cu is built."""
-        sizes = {"TOKENS": self.tokens, "WARPGROUPS": self.warpgroups, "DEPTH": self.depth}
-        return {**sizes, "GATED": int(self.is_gated)}
-
-    @property
-    def shared_bytes(self) -> int:
-        """The dynamic shared memory of a block: its stages, and the sums to be gated."""
-        stage = self.warpgroups * _BOX_BYTES + 128 * self.tokens
-        return 1024 + self.depth * stage + self.is_gated * 128 * self.warpgroups * self.tokens
-
-    def call(self, bench: gb.Bench, weights: Weights, x: Any, y: Any, tokens: int, room: Any) -> Call:
-        """Return the early launch of Y = X·Wᵀ; `room` is a workspace of the sums that blocks add up."""
-        kernel, rows = (
-            bench.kernel("half_products.cu", "half_products", **self.defines),
-            weights.rows // (1 + self.is_gated),
-        )
-        panels = -(-rows // (_BOX * self.warpgroups // (1 + self.is_gated)))
-        blocks = min(bench.device.device.units, panels * (weights.cols // _BOX))
-        maps = (
-            tensor_map(weights.words, weights.rows, weights.cols, _BOX, _BOX),
-            tensor_map(x, tokens, weights.cols, self.tokens, _BOX),
-        )
-        numbers = map(np.uint32, (rows, weights.cols, tokens))
-        args = (*maps, y, *numbers, room, bench.xp.zeros(panels, "uint32"))
-        return partial(kernel.early, (blocks,), (128 * self.warpgroups + 32,), args, self.shared_bytes)
 
 
 class ModelWeights:
@@ -132,8 +98,8 @@ class ModelWeights:
         if (not self._tiled and tokens == 1) or self.is_by_vendor(tokens):
             return
         if self._is_by_half_products(tokens):
-            plans = [HalfPlan.of(tokens, is_gated).defines for is_gated in (False, True)]
-            self.bench.compile("half_products.cu", "half_products", plans)
+            every = [_half_defines(tokens, is_gated) for is_gated in (False, True)]
+            self.bench.compile("half_products.cu", "half_products", every)
             return
         # A mixture of experts computes these matrices with special kernels.
         networks = ("up", "down") if self.model.experts > 1 else ()
@@ -176,7 +142,7 @@ class ModelWeights:
             (call,) = alike(self.bench, [described(weights, weights.words, x, y, tokens)], self.workspace())
             return call
         if self._is_by_half_products(tokens):
-            return HalfPlan.of(tokens, is_gated).call(self.bench, weights, x, y, tokens, self.workspace())
+            return self._half_call(weights, x, y, tokens, is_gated)
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self.workspace())
@@ -196,8 +162,23 @@ class ModelWeights:
         return not MODEL_KINDS[self.kind].is_quantised and not is_few and self.bench.traits.vendor == "nvidia"
 
     def _is_by_half_products(self, tokens: int) -> bool:
-        is_few = _OUR_TOKENS < tokens <= _HALF_TOKENS[-1]
+        is_few = _OUR_TOKENS < tokens <= _BOX_TOKENS[-1]
         return self.kind == "float16" and is_few and "wgmma" in self.bench.traits.features
+
+    def _half_call(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool) -> Call:
+        """Return the early launch of Y = X·Wᵀ by half_products.cu."""
+        defines, units = _half_defines(tokens, is_gated), self.bench.device.device.units
+        kernel, rows = self.bench.kernel("half_products.cu", "half_products", **defines), weights.rows // (1 + is_gated)
+        panels = -(-rows // (_BOX * _BOXES // (1 + is_gated)))
+        whole = units // panels * panels  # blocks that share panels evenly
+        blocks = min(whole if 20 * whole >= 19 * units else units, panels * (weights.cols // _BOX))
+        maps = (
+            tensor_map(weights.words, weights.rows, weights.cols, _BOX, _BOX),
+            tensor_map(x, tokens, weights.cols, defines["TOKENS"], _BOX),
+        )
+        numbers = map(np.uint32, (rows, weights.cols, tokens))
+        args = (*maps, y, *numbers, self.workspace(), self.bench.xp.zeros(panels, "uint32"))
+        return partial(kernel.early, (blocks,), (_BOX_THREADS,), args, _BOX_BYTES)
 
     def workspace(self) -> Any:
         """Return the one workspace of all products of the vendor's library, which run one after another."""

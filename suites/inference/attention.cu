@@ -28,9 +28,6 @@
 #ifndef FRESH
 #define FRESH 1
 #endif
-#ifndef TURNS
-#define TURNS 2
-#endif
 #ifndef THREADS
 #define THREADS 128
 #endif
@@ -429,12 +426,6 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     const uint4* own = queries + (u64)sequence * kv_heads * (GROUP + 2) * LANES;  // the row of this sequence
 #endif
     gb_allow_next();
-#if ROTARY && !PAGE && TURNS > 0
-    const u32 later = first + 16 * WARPS, until = later + 16 * WARPS * TURNS;
-    if (threadIdx.x < 2 && later < end)
-        gb_bulk_prefetch_l2((threadIdx.x ? values : keys) + row_of(table[sequence], later, kv_head, kv_heads, capacity),
-                            ((until < end ? until : end) - later) * STORED * 16);
-#endif
     gb_wait_for_previous();
     for (u32 i = threadIdx.x; i < 8 * TILES * LANES; i += THREADS) {
         uint4 query = make_uint4(0, 0, 0, 0);

@@ -6,60 +6,48 @@
 // The grid stays resident: each block takes an equal part of the boxes of all panels, panel after panel. Where blocks share
 // a panel, the last one adds up the sums that all left in `partial`.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
-#ifndef AHEAD
-#define AHEAD 8  // further boxes of weights that the second-level cache is asked for before the launch before has ended
-#endif
-#ifndef KEEP
-#define KEEP 0
-#endif
 #define CONSUMERS (128 * WARPGROUPS)  // threads that multiply
 #define THREADS (CONSUMERS + 32)
 #define SUMS (TOKENS / 2)                        // of a thread
 #define OUTPUTS (64 * WARPGROUPS / (1 + GATED))  // rows of Y of a panel
 #define BOX_BYTES (64 * 128)
 #define X_BYTES (TOKENS * 128)
-#define STAGE_BYTES (WARPGROUPS * BOX_BYTES + X_BYTES)
+#define STAGE_BYTES (BOXES * (WARPGROUPS * BOX_BYTES + X_BYTES))
 
-extern "C" __global__ void __launch_bounds__(THREADS, 640 / THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     half_products(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap x, unsigned short* y, u32 rows,
                   u32 cols, u32 tokens, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[DEPTH], empty[DEPTH];
     __shared__ u32 before;
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
-    const u32 blocks = cols / 64, units = (rows + OUTPUTS - 1) / OUTPUTS * blocks, group = gb_shuffle(threadIdx.x / 128, 0);
+    const u32 blocks = cols / (64 * BOXES), units = (rows + OUTPUTS - 1) / OUTPUTS * blocks, group = gb_shuffle(threadIdx.x / 128, 0);
     const u32 first = (u32)((u64)units * blockIdx.x / gridDim.x), end = (u32)((u64)units * (blockIdx.x + 1) / gridDim.x);
     if (threadIdx.x < DEPTH) gb_barrier_init(full + threadIdx.x), gb_barrier_init(empty + threadIdx.x, 4 * WARPGROUPS);
     __syncthreads();
     gb_allow_next();
     if (group == WARPGROUPS) {
         if (threadIdx.x != CONSUMERS) return;
-        const auto row_of = [&](u32 unit, u32 k) { return unit / blocks * OUTPUTS + (GATED ? k / 2 * 64 + k % 2 * rows : 64 * k); };
         const auto load = [&](u32 unit, u32 slot) {
             gb_barrier_expect(full + slot, STAGE_BYTES);
 #pragma unroll
-            for (u32 k = 0; k < WARPGROUPS; ++k)
-                gb_tensor_load(stages + slot * STAGE_BYTES + k * BOX_BYTES, &w, unit % blocks * 64, row_of(unit, k), full + slot);
+            for (u32 i = 0; i < WARPGROUPS * BOXES; ++i) {
+                const u32 k = i / BOXES, row = unit / blocks * OUTPUTS + (GATED ? k / 2 * 64 + k % 2 * rows : 64 * k);
+                gb_tensor_load(stages + slot * STAGE_BYTES + i * BOX_BYTES, &w, (unit % blocks * BOXES + i % BOXES) * 64, row, full + slot);
+            }
         };
         const auto load_x = [&](u32 unit, u32 slot) {
-            gb_tensor_load(stages + slot * STAGE_BYTES + WARPGROUPS * BOX_BYTES, &x, unit % blocks * 64, 0, full + slot);
-        };
-        const auto next = [&](u32 unit, u32 count) { return end - unit < count ? end : unit + count; };
-        const u32 ready = next(first, DEPTH);
-        for (u32 unit = first; unit < ready; ++unit) load(unit, unit - first);
-        for (u32 unit = ready; unit < next(ready, AHEAD); ++unit)
 #pragma unroll
-            for (u32 k = 0; k < WARPGROUPS; ++k) gb_tensor_prefetch(&w, unit % blocks * 64, row_of(unit, k));
+            for (u32 i = 0; i < BOXES; ++i)
+                gb_tensor_load(stages + slot * STAGE_BYTES + WARPGROUPS * BOXES * BOX_BYTES + i * X_BYTES, &x,
+                               (unit % blocks * BOXES + i) * 64, 0, full + slot);
+        };
+        const u32 ready = end - first < DEPTH ? end : first + DEPTH;
+        for (u32 unit = first; unit < ready; ++unit) load(unit, unit - first);
         gb_wait_for_previous();
         for (u32 unit = first; unit < ready; ++unit) load_x(unit, unit - first);
         for (u32 unit = ready; unit < end; ++unit) {
             const u32 turn = (unit - first) / DEPTH, slot = (unit - first) % DEPTH;
-#if KEEP
-            const u32 far = unit + AHEAD;
-            if (far < end)
-#pragma unroll
-                for (u32 k = 0; k < WARPGROUPS; ++k) gb_tensor_prefetch(&w, far % blocks * 64, row_of(far, k));
-#endif
             gb_barrier_await(empty + slot, turn % 2 ^ 1);
             load(unit, slot);
             load_x(unit, slot);
@@ -74,10 +62,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 640 / THREADS)
             const u32 slot = (unit - first) % DEPTH;
             u8* const stage = stages + slot * STAGE_BYTES;
             gb_barrier_await(full + slot, (unit - first) / DEPTH % 2);
-            const u64 a = gb_described(stage + group * BOX_BYTES), b = gb_described(stage + WARPGROUPS * BOX_BYTES);
+            const u64 a = gb_described(stage + group * BOXES * BOX_BYTES), b = gb_described(stage + WARPGROUPS * BOXES * BOX_BYTES);
             gb_begin_products();
 #pragma unroll
-            for (u32 k = 0; k < 4; ++k) gb_products_shared(sums, a + 2 * k, b + 2 * k, k + adds > 0);
+            for (u32 k = 0; k < 4 * BOXES; ++k)
+                gb_products_shared(sums, a + k / 4 * (BOX_BYTES / 16) + k % 4 * 2, b + k / 4 * (X_BYTES / 16) + k % 4 * 2, k + adds > 0);
             gb_end_products();
             gb_await_products<0>();
             if (lane == 0) gb_barrier_arrive(empty + slot);
