@@ -304,7 +304,7 @@ class DecodeChain:
             routers = enumerate(chain.products("router", "normed", "router"))
             return [[router, *self._experts.calls(layer, layers[layer], chain.room)] for layer, router in routers]
         down = chain.products("down", "gated", "down")
-        if self._model.is_gated and not chain.weights.is_by_vendor(self._batch):
+        if self._model.is_gated and not chain.weights.is_by_vendor(chain.rows):
             up = chain.products("up", "normed", "gated", is_gated=True)
             return [list(calls) for calls in zip(up, down, strict=True)]
         gates = [chain.gate(weights["down"]) for weights in layers]

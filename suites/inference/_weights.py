@@ -37,7 +37,7 @@ HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
 # As in half_products.cu: rows and columns of a box, boxes and threads of a block; its shared memory; and the tokens for
 # which it is built.
-_BOX, _BOXES, _BOX_THREADS, _BOX_BYTES, _BOX_TOKENS = 64, 2, 288, 220 * 2**10, (16, 32, 64)
+_BOX, _BOXES, _BOX_THREADS, _BOX_BYTES, _BOX_TOKENS = 64, 2, 288, 186 * 2**10, (16,)
 
 AnyWeights = Weights | EightWeights
 

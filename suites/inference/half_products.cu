@@ -12,7 +12,17 @@
 #define OUTPUTS (64 * WARPGROUPS / (1 + GATED))  // rows of Y of a panel
 #define BOX_BYTES (64 * 128)
 #define X_BYTES (TOKENS * 128)
+#ifndef WARPGROUPS
+#define WARPGROUPS 2
+#endif
+#ifndef BOXES
+#define BOXES 1
+#endif
 #define STAGE_BYTES (BOXES * (WARPGROUPS * BOX_BYTES + X_BYTES))
+
+#ifndef DEPTH
+#define DEPTH ((SHARED - 1024 - GATED * 128 * WARPGROUPS * TOKENS) / STAGE_BYTES)
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     half_products(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap x, unsigned short* y, u32 rows,
