@@ -35,9 +35,9 @@ _SPARE_BYTES = 2**31
 MODEL_KINDS = KINDS | EIGHT_KINDS
 HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
-# As in half_products.cu: rows and columns of a box, boxes and threads of a block; its shared memory; and the tokens for
-# which it is built.
-_BOX, _BOXES, _BOX_THREADS, _BOX_BYTES, _BOX_TOKENS = 64, 2, 288, 186 * 2**10, (16,)
+# As in half_products.cu: rows of a box, columns of a stage, threads of a block, stages, and the tokens for which it is
+# built. They were the fastest of 21 plans on an H200.
+_BOX, _STAGE, _STAGE_THREADS, _STAGES, _STAGE_TOKENS = 64, 128, 288, 4, (16, 32)
 
 AnyWeights = Weights | EightWeights
 
@@ -45,9 +45,9 @@ AnyWeights = Weights | EightWeights
 def _half_defines(tokens: int, is_gated: bool) -> dict[str, int]:
     """Return the macros, by name, with which half_products.cu is built."""
     return {
-        "TOKENS": next(size for size in _BOX_TOKENS if size >= tokens),
+        "TOKENS": next(size for size in _STAGE_TOKENS if size >= tokens),
         "GATED": int(is_gated),
-        "SHARED": _BOX_BYTES,
+        "DEPTH": _STAGES,
     }
 
 
@@ -162,23 +162,25 @@ class ModelWeights:
         return not MODEL_KINDS[self.kind].is_quantised and not is_few and self.bench.traits.vendor == "nvidia"
 
     def _is_by_half_products(self, tokens: int) -> bool:
-        is_few = _OUR_TOKENS < tokens <= _BOX_TOKENS[-1]
+        is_few = _OUR_TOKENS < tokens <= _STAGE_TOKENS[-1]
         return self.kind == "float16" and is_few and "wgmma" in self.bench.traits.features
 
     def _half_call(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool) -> Call:
         """Return the early launch of Y = X·Wᵀ by half_products.cu."""
         defines, units = _half_defines(tokens, is_gated), self.bench.device.device.units
         kernel, rows = self.bench.kernel("half_products.cu", "half_products", **defines), weights.rows // (1 + is_gated)
-        panels = -(-rows // (_BOX * _BOXES // (1 + is_gated)))
+        panels = -(-rows // (_BOX if is_gated else 2 * _BOX))
         whole = units // panels * panels  # blocks that share panels evenly
-        blocks = min(whole if 20 * whole >= 19 * units else units, panels * (weights.cols // _BOX))
+        blocks = min(whole if 20 * whole >= 19 * units else units, panels * (weights.cols // _STAGE))
+        most = defines["TOKENS"]
         maps = (
             tensor_map(weights.words, weights.rows, weights.cols, _BOX, _BOX),
-            tensor_map(x, tokens, weights.cols, defines["TOKENS"], _BOX),
+            tensor_map(x, tokens, weights.cols, most, _BOX),
         )
         numbers = map(np.uint32, (rows, weights.cols, tokens))
         args = (*maps, y, *numbers, self.workspace(), self.bench.xp.zeros(panels, "uint32"))
-        return partial(kernel.early, (blocks,), (_BOX_THREADS,), args, _BOX_BYTES)
+        shared_bytes = 1024 + _STAGES * 2 * _STAGE * (2 * _BOX + most) + is_gated * 256 * most
+        return partial(kernel.early, (blocks,), (_STAGE_THREADS,), args, shared_bytes)
 
     def workspace(self) -> Any:
         """Return the one workspace of all products of the vendor's library, which run one after another."""
