@@ -437,7 +437,8 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue.
+// Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue. Another
+// warp has to bound this wait by gb_barrier_await for what follows it.
 static __device__ __forceinline__ void gb_products_await(u64* barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred over;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n@!over bra AGAIN;\n}" ::"r"(

@@ -20,6 +20,7 @@ from gpubench.measuring import plan as planning
 from gpubench.measuring.progress import ProgressEvent
 from gpubench.measuring.runner import Runner
 from gpubench.measuring.sampler import SamplingProcess
+from gpubench.measuring.worker_pool import WorkerPool
 from gpubench.model import Facts, Remark, Result, Run, Samples, Settings
 
 RUNTIMES = """
@@ -30,7 +31,7 @@ from gpubench.api.suite import Stage, Suite, Task
 suite = Suite("cases that load one of two libraries")
 
 
-@suite.case(n=(1, 2), library=("one", "two"), runtime=lambda params: params["library"])
+@suite.case(n=(1, 2), library=("one", "two", "no"), runtime=lambda params: params["library"].replace("no", ""))
 def process(bench, n, library):
     return Task.of(Stage(lambda: None, clock="host"), check=lambda: {"pid": os.getpid()})
 """
@@ -125,7 +126,10 @@ def test_a_device_that_does_not_open_once_fails_a_case_and_three_times_in_a_row_
     plan = planning.make(facts, settings)
     jobs = {(job.key[1][0], job.case.name): job for job in plan.jobs}
     once = [jobs["host", "gone"], jobs["host", "good"]]
-    shelf = ListSink()
+    pool, shelf = WorkerPool(), ListSink()
+    pool.start(plan.jobs)
+    assert [*pool._workers.values()] == pool.workers_for(plan.facts.devices[:1], ""), "open before a case needs it"
+    pool.end_all()
     with (
         Runner(plan, SamplingProcess((), 0.0), shelf) as runner,
         pytest.raises(DeviceError, match="clockwork can no longer be opened"),
@@ -216,12 +220,13 @@ def test_cases_of_one_runtime_run_in_sequence_in_one_separate_process(tmp_path):
     (tmp_path / "runtimes.py").write_text(RUNTIMES, encoding="utf-8")
     settings = Settings((str(tmp_path / "runtimes.py"),), ("host",), "smoke", replicates=2)
     plan = planning.make(host_facts(), settings)
-    shelf = executed(plan, plan.jobs, plan.facts.devices)
+    for jobs in (plan.jobs[:6], plan.jobs[6:]):
+        assert len(list(itertools.groupby(jobs, lambda job: job.runtime))) == 3, "each runtime is a block"
+    plain, again = (job for job in plan.jobs[:6] if not job.runtime)
+    shelf = executed(plan, [plain, *(job for job in plan.jobs[:6] if job.runtime), again], plan.facts.devices)
     libraries = [dict(result.case.params)["library"] for result in shelf.results]
     processes = [series.values[0] for result in shelf.results for series in result.series if series.name == "pid"]
-    assert [library for library, _ in itertools.groupby(libraries[:4])] == ["one", "two"], "a block for each"
-    assert len(list(itertools.groupby(libraries[4:]))) == 2, "replicates mix the order within the blocks only"
-    assert len({*zip(libraries[:4], processes[:4], strict=True)}) == len(set(processes[:4])) == 2
+    assert len({*zip(libraries, processes, strict=True)}) == len(set(processes)) == 3, "the plain one stays"
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_a_program_moves_to_every_gpu_and_back(facts):
         pytest.skip("needs two GPUs")
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         pytest.skip("CUDA_VISIBLE_DEVICES is set: a migration is refused")
-    expect_ok(measured(facts, "quick", "migrate*"))
+    expect_ok(measured(facts, "smoke", "migrate*"))
     assert held_processes() == []
 
 

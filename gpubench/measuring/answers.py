@@ -229,9 +229,10 @@ class AnswerChecks:
 
     @property
     def can_touch(self) -> bool:
-        """Return whether `beside` leaves the caches as `around` does: what a task poisons itself cannot be imitated."""
-        is_gpu = self._device.traits.is_gpu
-        return self.task.poison is nothing and not any(is_gpu and isinstance(out, np.ndarray) for out in self._outputs)
+        """Return whether `beside` can imitate `around`: not a task's own poison, nor a processor's caches."""
+        stages, outputs = self.task.stages.values(), self._outputs
+        is_by_host = any(stage.waits for stage in stages) or any(isinstance(out, np.ndarray) for out in outputs)
+        return self.task.poison is nothing and not (self._device.traits.is_gpu and is_by_host)
 
     def beside(self, timed: Stage, action: Callable[[], T]) -> T:
         """Do as `around`, but write the outputs with what they hold, and do not check: the control of its time."""

@@ -28,7 +28,7 @@ _ALL, _HEADLINE = "all", "headline"  # arguments that stand in place of a suite'
 class Job:
     """One case to run on one device set in one replicate; its ranks are spread over `nodes` machines.
 
-    A job whose `runtime` differs from the previous job's needs a fresh worker."""
+    A job with a `runtime` needs a worker that no other runtime has used."""
 
     case: Case
     devices: tuple[Device, ...]
@@ -40,6 +40,11 @@ class Job:
     def key(self) -> tuple[str, tuple[str, ...], int]:
         """Return the case id, the device ids and the replicate: equal to the key of the job's result."""
         return (self.case.id, tuple(device.id for device in self.devices), self.replicate)
+
+    @property
+    def rank_devices(self) -> tuple[Device, ...]:
+        """Return the device of each rank on one node."""
+        return tuple(self.devices[rank % len(self.devices)] for rank in range(self.case.ranks // self.nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._deadline_s = deadline_s
         self._claims = claims
         self._pool = WorkerPool()
-        self._replicate = 0
+        self._replicate = -1
         self._failures: dict[str, int] = {}  # device → cases in a row that could not open it
 
     def __exit__(self, *_: object) -> None:
@@ -195,6 +195,7 @@ class Runner(AbstractContextManager["Runner"]):
                 watch(progress.ProgressEvent(job, place, jobs, forecast.left_s()))
             if group[0].replicate != self._replicate:
                 self._pool.end_all()
+                self._pool.start(jobs)
                 self._replicate = group[0].replicate
             results = [self._write(result) for result in self._measure_jobs(group, started_at)]
             self._relay(self._sampler.drain())
@@ -272,13 +273,12 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _start_ranks(self, job: Job) -> JobRanks:
         """Send the case to one worker per rank, and return the ranks."""
-        local_ranks = job.case.ranks // job.nodes
-        devices = tuple(job.devices[rank % len(job.devices)] for rank in range(local_ranks))
-        spread = self._group.begin(local_ranks) if self._group and job.nodes > 1 else None
+        devices = job.rank_devices
+        spread = self._group.begin(len(devices)) if self._group and job.nodes > 1 else None
         ranks = JobRanks(self._pool.workers_for(devices, job.runtime), spread)
         first_rank, host = (spread.first, spread.host) if spread else (0, "")
         target, suite, settings = self._plan.target(job), self._plan.suite(job.case), self._plan.settings
-        for rank in range(local_ranks):
+        for rank in range(len(devices)):
             peers = devices * job.nodes  # every node has devices of the same names
             number = first_rank + rank
             order = CaseOrder(

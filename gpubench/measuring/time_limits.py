@@ -48,6 +48,7 @@ class Phase(Strict):
 
 
 STARTING = Phase("starting the worker", _OPENING_S, "Python and its libraries load")
+OPENED = Phase("waiting for a case", MOST_S, "the device is open")
 
 
 def ignore_phase(phase: Phase) -> None:

@@ -24,7 +24,7 @@ from gpubench.devices import interposed
 from gpubench.measuring import answers, boundary, keeper, plain, plan, stopping, surroundings
 from gpubench.measuring.channel import LIMIT_BYTES, ToParent, encoded, to_parent
 from gpubench.measuring.engine import Engine, RankMeasurement
-from gpubench.measuring.time_limits import TimeLimits
+from gpubench.measuring.time_limits import OPENED, TimeLimits
 from gpubench.model import Case, Device, Series, Status, Strict
 from gpubench.plugins.backend import Backend, OpenDevice
 from gpubench.plugins.collector import Collector, OpensWatch, Watch
@@ -161,9 +161,13 @@ class Worker:
         """Measure the cases that the runner orders and send each result, until the runner closes the channel."""
         while True:
             try:
-                order: CaseOrder = self._channel.recv()
+                order: CaseOrder | Device = self._channel.recv()
             except EOFError:
                 return
+            if isinstance(order, Device):  # a case will need it
+                self._open_device(order)
+                self._channel.send(OPENED)
+                continue
             self._state = ()
             part = self.measure_case(order)
             gc.collect()  # reference cycles may hold a task's arrays: free the device's memory now

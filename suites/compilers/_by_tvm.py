@@ -24,6 +24,7 @@ INSTALL_TVM = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _SLOW_S = 0.1  # of a schedule's calls, after which no further one is timed
+_COMPILE_S = 5.0  # after which a schedule is given up: LLVM needs minutes for some unrolled ones
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -89,23 +90,49 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
     """Return the module with the fastest schedule among `trials` that MetaSchedule proposes (Shao et al., 2022)."""
     if importlib.util.find_spec("xgboost") is None:  # its model of costs
         raise gb.Unavailable("TVM's MetaSchedule needs xgboost", "pip install xgboost")
-    meta, derived = importlib.import_module("tvm.s_tir.meta_schedule"), importlib.import_module("tvm.ir.utils")
+    meta = importlib.import_module("tvm.s_tir.meta_schedule")
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
-    builder, runner, callbacks = meta.builder, meta.runner, meta.measure_callback
-    compiled: dict[str, Any] = {}  # MetaSchedule's own builder and runner start processes, which import TVM each time
+    builder, runner = _builder_and_runner(tvm, meta, target)
+    callbacks = meta.measure_callback
+    with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
+        records = meta.tune_tir(
+            *(module, target, folder, trials),
+            num_trials_per_iter=_TRIALS_AT_ONCE,
+            builder=builder,
+            runner=runner,
+            measure_callbacks=[callbacks.AddToDatabase(), callbacks.UpdateCostModel()],
+            num_tuning_cores="logical",
+            seed=_SEED,
+        )
+        schedule = meta.tir_integration.compile_tir(records, module, target)
+    if schedule is None:
+        raise gb.Skip(f"none of MetaSchedule's {trials} trials has a time")
+    return schedule.mod
+
+
+def _builder_and_runner(tvm: Any, meta: Any, target: Any) -> tuple[Any, Any]:
+    """Return what compiles and times MetaSchedule's proposals: its own start processes, which import TVM each time."""
+    derived, compiled = importlib.import_module("tvm.ir.utils"), list[Any]()
+    other = importlib.import_module("tvm.support.popen_pool").PopenWorker()  # a process that can be ended
 
     @derived.derived_object
-    class Builder(builder.PyBuilder):  # type: ignore[misc,name-defined]
-        """Compiles schedules in this process."""
+    class Builder(meta.builder.PyBuilder):  # type: ignore[misc]
+        """Compiles schedules in this process, if another process can compile them too."""
 
         def build(self, inputs: Any) -> list[Any]:
-            first = len(compiled)  # there may be no inputs
-            for number, proposed in enumerate(inputs, first):
-                compiled[str(number)] = tvm.compile(proposed.mod, target=target)
-            return [builder.BuilderResult(str(number), None) for number in range(first, len(compiled))]
+            return [self._built(proposed.mod) for proposed in inputs]
+
+        def _built(self, proposed: Any) -> Any:
+            other.send(lambda: tvm.compile(proposed, target=target) and None, timeout=_COMPILE_S)
+            try:
+                other.recv()
+            except TimeoutError:
+                return meta.builder.BuilderResult(None, f"not compiled within {_COMPILE_S:g} s")
+            compiled.append(tvm.compile(proposed, target=target))
+            return meta.builder.BuilderResult(str(len(compiled) - 1), None)
 
     @derived.derived_object
-    class Measured(runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
+    class Measured(meta.runner.PyRunnerFuture):  # type: ignore[misc]
         """The seconds of a schedule's calls."""
 
         def __init__(self, seconds: list[float]) -> None:
@@ -116,29 +143,16 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
             return True
 
         def result(self) -> Any:
-            return runner.RunnerResult(self.seconds, None)
+            return meta.runner.RunnerResult(self.seconds, None)
 
     @derived.derived_object
-    class Runner(runner.PyRunner):  # type: ignore[misc,name-defined]
+    class Runner(meta.runner.PyRunner):  # type: ignore[misc]
         """Times schedules in this process."""
 
         def run(self, inputs: Any) -> list[Any]:
-            return [Measured(_seconds(tvm, compiled[ran.artifact_path], ran.args_info)) for ran in inputs]
+            return [Measured(_seconds(tvm, compiled[int(ran.artifact_path)], ran.args_info)) for ran in inputs]
 
-    with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
-        records = meta.tune_tir(
-            *(module, target, folder, trials),
-            num_trials_per_iter=_TRIALS_AT_ONCE,
-            builder=Builder(),
-            runner=Runner(),
-            measure_callbacks=[callbacks.AddToDatabase(), callbacks.UpdateCostModel()],
-            num_tuning_cores="logical",
-            seed=_SEED,
-        )
-        schedule = meta.tir_integration.compile_tir(records, module, target)
-    if schedule is None:
-        raise gb.Skip(f"none of MetaSchedule's {trials} trials has a time")
-    return schedule.mod
+    return Builder(), Runner()
 
 
 def _seconds(tvm: Any, module: Any, arguments: Any) -> list[float]:

@@ -52,7 +52,8 @@ struct Tiles {
     u64 *full, *empty;  // barriers of the tiles of both pages, and of their halves
     __device__ __forceinline__ u8* page(u32 odd, u32 tile) const { return room + (2 * OWN + odd * TILES + tile) * TILE_BYTES; }
     __device__ __forceinline__ u8* powers(u32 odd) const { return room + (2 * OWN + 2 * TILES + odd) * TILE_BYTES; }
-    // Copies the pages, each half as soon as its last reader is done. By one warp.
+    // Copies the pages, each half as soon as its last reader is done. By one warp, which ends the kernel with an error if a
+    // reader waits for seconds: what a warpgroup releases last is of its own page, after all that it awaits.
     __device__ __forceinline__ void load(const GbTensorMap* map, const int* table, u32 first, u32 end) const {
         const u32 lane = threadIdx.x % 32, rank = gb_cluster_rank();
         for (u32 number = first; number < end || (number - first) % 2; ++number) {
@@ -69,6 +70,7 @@ struct Tiles {
                 __syncwarp();
             }
         }
+        for (u32 odd = 0; odd < 2; ++odd) gb_barrier_await(empty + 3 * odd, (end - first + 1) / 2 % 2 ^ 1);
     }
 };
 

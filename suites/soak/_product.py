@@ -98,6 +98,7 @@ class _Marching:
         self._march = bench.kernel("soak.cu", "march")
         self._done, self._stop = bench.xp.zeros(self.units, np.uint64), bench.xp.zeros(1, np.uint64)
         self._passed = 0
+        self._stop.fill(1)  # a kernel that loads beside the march would wait for its end
         self.memory.run("write", 0)
 
     def beside(self, call: Callable[[], None]) -> None:

@@ -190,7 +190,7 @@ def _need_one_model(bench: gb.Bench, gpus: int) -> None:
     when=gb.on_gpu,
     devices=lambda _: 2,
     path=("rotate",),
-    resident_bytes=gb.points((_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
+    resident_bytes=gb.points((), (_BARE_BYTES,), full=(_BARE_BYTES, 2**30)),
 )
 def migrate(bench: gb.Bench, path: str, resident_bytes: int) -> gb.Task:
     """Seconds to suspend a program and to restore it on the next GPU (downtime), with each step as in `suspend`.
