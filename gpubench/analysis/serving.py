@@ -184,7 +184,8 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int, c
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
     count, slots, lines = len(scheduled), times.slots, times.lines()
-    arrivals, chunks = scheduled.tolist(), [times.chunks_s(prompt, chunk, batch) for batch in range(slots)]
+    arrivals, alone = scheduled.tolist(), times.chunks_s(prompt, chunk)
+    chunks = [times.chunks_s(prompt, chunk, batch) if times.fused else alone for batch in range(slots)]
     first, last = [0.0] * count, [0.0] * count
     ends: list[tuple[int, int]] = []  # the step after which each running query ends
     now, step, context, upcoming = 0.0, 0, 0, 0
@@ -194,7 +195,7 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int, c
         is_waiting = upcoming < count and batch < slots and arrivals[upcoming] <= now
         if is_waiting and not (is_step_due and batch):
             now += chunks[batch][done]
-            done, is_step_due = (done + 1) % len(chunks[batch]), chunk > 0
+            done, is_step_due = (done + 1) % len(alone), chunk > 0
             if done:
                 continue
             first[upcoming] = last[upcoming] = now

@@ -335,13 +335,12 @@ class DecodeChain:
 
     def _error(self, row: int, logits: Any) -> float:
         """Return the relative error of the logits of a row; row 0 of a step with a chunk is the chunk's last token."""
-        first = self.chain.rows - self._scored
-        key = row, int(self.chain.input[first + row])
+        key = row, int(self.chain.input[self.chain.rows - self._scored + row])
         if key in self._exact:
             exact = self._exact[key].again()
         else:
             self._exact[key], exact = self._expected(row)
-        return _judged(logits, exact[0], self.chain.weights)
+        return _judged(logits, exact[-1], self.chain.weights)
 
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences whose token in this batch differs from the token in a batch of one.
@@ -364,15 +363,16 @@ class DecodeChain:
 
     def expected(self, row: int) -> Any:
         """Return the logits of one row in double precision."""
-        return self._expected(row)[1][0]
+        return self._expected(row)[1][-1]
 
     def _expected(self, row: int) -> tuple[ExactChain, Any]:
-        """Return the exact chain of the token in row `row` of the logits, and its logits (1, vocabulary)."""
+        """Return the exact chain of the token in row `row` of the logits, and logits whose last row is its own."""
         chain, sequence = self.chain, row - (self._scored - self._batch)
         token = int(chain.input[chain.rows - self._scored + row])
         if sequence < 0 and self._prompt:
             exact = ExactChain(chain.weights, self._prompt.layers, self._prompt.layout)
-            return exact, exact.logits([SampledToken(0, self._chunk - 1, token)])
+            places = self._chunk // 2, self._chunk - 1
+            return exact, exact.logits([SampledToken(0, place, int(chain.input[place])) for place in places])
         exact = chain.exact(self._experts.routes() if self._experts else None)
         return exact, exact.logits([SampledToken(sequence, self._context - 1, token)])
 

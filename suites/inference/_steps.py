@@ -143,8 +143,8 @@ def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: i
     """Return one step of `batch` sequences, which have `context` tokens after it, and of a `chunk` of another prompt.
 
     `kind` is the type of the weights, a key of MODEL_KINDS. Raises Skip if the model does not fit into memory."""
-    further_bytes = float(batch) * context * model.cache_bytes() + prefill_bytes(model, chunk)
-    weights = ModelWeights(bench, model, kind, further_bytes)
+    cached = float(batch) * context * model.cache_bytes()
+    weights = ModelWeights(bench, model, kind, cached + (prefill_bytes(model, chunk) if chunk else 0.0))
     return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 
