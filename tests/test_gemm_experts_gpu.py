@@ -53,6 +53,13 @@ def test_experts_that_have_no_tokens_are_left_out(gpu):
         task.check()
 
 
+@pytest.mark.parametrize("tokens", [100, 5000])
+def test_our_kernel_writes_the_products_of_all_experts(gpu, tokens):
+    task = task_of(gpu, "expert_products", model="qwen3-30b-a3b", tokens=tokens, skew=1, by="triton")
+    assert "Gluon" in task.notes["library"]
+    assert 0 < called(task)["error"].value < 0.02
+
+
 def test_the_share_of_the_dense_product_is_measured_beside_it(gpu):
     measured = Engine(gpu, POLICIES["smoke"]).measure(task_of(gpu, "grouped", experts=8, tokens=8192, skew=0))
     shares = {series.label: series.values for series in measured.series if series.label.endswith("of dense")}
