@@ -71,6 +71,5 @@ def products_by_numpy(bench, product, workspace=None, units=0):
 
 
 def paper_map(matrix, rows, columns, box_rows, box_columns):
-    """Return a tensor map as _grid.h reads it."""
     assert (rows * columns <= matrix.size, box_columns) == (True, 64)
     return np.array([matrix.ctypes.data, columns, rows, box_rows, *[0] * 12], np.uint64).view("V128")[0]

@@ -22,11 +22,6 @@ PLAIN = MODELS.model(
 MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, of which each token uses three
 
 
-@pytest.fixture(autouse=True)
-def maps(monkeypatch):
-    monkeypatch.setattr(WEIGHTS, "tensor_map", paper_map)
-
-
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, chunk=0, **memory):
     paper = bench(SUITE, vendor, **memory)
     weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
@@ -41,6 +36,7 @@ def error_once(task):
 
 
 @needs_compiler
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     ("kind", "batch"),
     [
@@ -122,6 +118,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 @pytest.fixture
 def library(monkeypatch):
     """Replace the products of the vendor's library by those of NumPy."""
+    monkeypatch.setattr(WEIGHTS, "tensor_map", paper_map)
     for module in (room_module("suites", "_matrix.vendor"), ATTENTION):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 
