@@ -451,10 +451,9 @@ def test_a_case_family_of_a_large_suite_costs_at_most_150_lines_of_code():
     assert {suite: code[suite] for suite in large if code[suite] > 150 * families[suite]} == {}
     blackwell = 160  # tcgen05, and scales of a few elements: new
     attention = 210  # of a prompt, in Gluon: 638 TFLOP/s on an H200, where the kernel in Triton had 470
-    experts = 50  # grouped products in Gluon: 83 % of 4.8 TB/s with skewed loads on an H200, where Triton had 77 %
-    assert (
-        code.total() <= 109 * families.total() + blackwell + attention + experts
-    )  # with the modules that suites share
+    experts = 50  # grouped products in Gluon: 82 % of 4.8 TB/s with skewed loads on an H200, where Triton had 77 %
+    most = 109 * families.total() + blackwell + attention + experts  # with the modules that suites share
+    assert code.total() <= most
 
 
 def test_no_file_is_longer_than_600_lines():
