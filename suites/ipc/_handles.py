@@ -144,6 +144,7 @@ def export(bench: gb.Bench, kind: str, size_bytes: int) -> gb.Task:
     kind=_kinds,
     size_bytes=_sizes,
     where=lambda target, params: target.is_host or gb.beyond_quick(target) or params["size_bytes"] != 2**21,
+    runtime=_between.opening,
 )
 def mapping(bench: gb.Bench, path: str, kind: str, size_bytes: int) -> gb.Task:
     """Seconds to open a handle of memory of one kind, and to close it again (series `close`).
@@ -203,6 +204,7 @@ class ManyHandles:
     devices=_between.devices_of,
     path=_between.paths,
     count=gb.points((1, 16), smoke=(2,), full=tuple(2**power for power in range(9))),
+    runtime=_between.opening,
 )
 def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
     """Seconds per handle to open `count` handles that all stay open, and to close each (series `close`).
@@ -225,7 +227,13 @@ def many(bench: gb.Bench, path: str, count: int) -> gb.Task:
     )
 
 
-@topic.case(ranks=_between.ranks_of, devices=_between.ranks_of, when=gb.on_gpu, of=_between.rank_counts)
+@topic.case(
+    ranks=_between.ranks_of,
+    devices=_between.ranks_of,
+    when=gb.on_gpu,
+    of=_between.rank_counts,
+    runtime=_between.opening,
+)
 def mesh(bench: gb.Bench, of: int) -> gb.Task:
     """Seconds per handle when the rank on each GPU opens one handle of every other GPU, all at once."""
     _between.need_shared_gpu(bench)

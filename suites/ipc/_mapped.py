@@ -41,6 +41,7 @@ def _pull_sizes(target: gb.Target) -> Any:
     devices=_between.devices_of,
     path=_between.paths,
     size_bytes=lambda target: gb.points((2**21,) if target.is_host else (2**21, 2**28), (2**21,), (2**21, 2**28)),
+    runtime=_between.opening,
 )
 def open_(bench: gb.Bench, path: str, size_bytes: int) -> gb.Task:
     """Seconds to map an allocation of another process by its handle; unmapping it is not timed.
