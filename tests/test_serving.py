@@ -224,7 +224,9 @@ def session(scenario, batch, p50s, p99s, arrivals):
     return timed_case("loadgen", params, p50s, observed=observed)
 
 
-VIEW = View("serving", "Time to the first token over rate", ("step", "prefill", "loadgen"), by=("weights",))
+VIEW = View(
+    "serving", "Time to the first token over rate", ("step", "chunked_step", "prefill", "loadgen"), by=("weights",)
+)
 
 
 def run_of(*results):
@@ -249,7 +251,10 @@ def few(monkeypatch):
 
 
 def test_a_view_finds_the_times_of_steps_and_prefills_and_the_rates_that_they_allow():
-    (serving_rates,) = served_of(Summary(run_of(*measured())), "inference", VIEW)
+    params = (("weights", "float16"), ("batch", 8), ("context", 2048), ("prefilled", 256))
+    chunked = timed_case("chunked_step", params, [LLAMA.steps[8].seconds(0, 8 * 2048, 1) + 0.003], Work(items=264))
+    (serving_rates,) = served_of(Summary(run_of(*measured(), chunked)), "inference", VIEW)
+    assert serving_rates.times.fused == pytest.approx({8: 0.003})
     assert serving_rates.times.prefills == LLAMA.prefills
     for batch, line in LLAMA.steps.items():
         assert serving_rates.times.steps[batch].base_s == pytest.approx(line.base_s)
