@@ -30,8 +30,8 @@ _MOST_BATCH, _MOST_TOKENS = 4096, 10**7  # limits for a run file: a simulation h
 _MOST_MODELS = 24  # the most models of a view: each takes a third of a second
 _LEAST_S, _MOST_S = 1e-9, 1e5  # limits of a possible duration of a step, a prefill or a query, in seconds
 _TIMES = tuple(f"{time} {share}" for time in ("first token", "per token", "last token") for share in ("p50", "p99"))
-_KNEE_HEADS = ("model", "device", "batch", "prompt", "output", "objectives", "highest rate", "tokens", *_TIMES[:4])
-_RATE_HEADS = ("model", "device", "rate", *_TIMES, "goodput server", "goodput interactive", "queue")
+_KNEE_HEADS = ("model", "batch", "objectives", "highest rate", "tokens", *_TIMES[:4])
+_RATE_HEADS = ("model", "rate", *_TIMES, "goodput server", "goodput interactive", "queue")
 _SESSION_HEADS = (
     "case",
     *(f"{share}{suffix}" for share in ("p50", "p99") for suffix in ("", ", predicted", ", error")),
@@ -39,7 +39,8 @@ _SESSION_HEADS = (
 _SESSION_NOTE = "Predicted from the measured step alone; the error is the share by which that exceeds LoadGen's figure"
 _BOUND_NOTE = (
     "By gpubench's kernels, and at the bound: from the rates of memory and of products. "
-    "± is the largest difference between three draws of the arrivals."
+    "± is the largest difference between three draws of the arrivals. "
+    f"Prompts have {_LOAD.prompt} tokens, answers {_LOAD.output}."
 )
 _ENERGY_HEADS = ("case", "energy", "power")
 _SERVING_NOTE = "LoadGen scenario Server, simulated from measured steps and prefills; not an MLPerf result"
@@ -145,16 +146,16 @@ class Servings(Derived):
             return energy
         limits = ", ".join(f"{limit.name}: {limit.first_token_s:g} s and {limit.token_s:g} s" for limit in OBJECTIVES)
         curves = [capacity for model in self.models for capacity in model.curves]
+        if len({model.devices for model in curves}) > 1:
+            curves = [replace(model, label=f"{model.label} on {', '.join(model.devices)}") for model in curves]
         objectives = f"Objectives on p99, first token and per token: {limits}; batch: the largest one"
         note = f"{_SERVING_NOTE}. {_BOUND_NOTE} {objectives}"
         chunked = [replace(model, label=f"{model.label}, chunks of {_CHUNK}", knees=model.chunked) for model in curves]
         pairs = [pair for both in zip(curves, chunked, strict=True) for pair in both]
         knees = tuple(_knee_row(model, limit.name, point) for model in pairs for limit, point in model.knees)
-        tables = [
-            Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "device", "objectives"), note)
-        ]
+        tables = [Table("Highest rate within the objectives", _KNEE_HEADS, knees, ("model", "objectives"), note)]
         rates = tuple(_rate_row(model, point) for model in curves for point in model.points)
-        tables.append(Table(self.title, _RATE_HEADS, rates, ("model", "device", "queue"), _SERVING_NOTE))
+        tables.append(Table(self.title, _RATE_HEADS, rates, ("model", "queue"), _SERVING_NOTE))
         sessions = tuple(_session_row(session) for model in self.models for session in model.sessions)
         if sessions:
             title = "Latency by LoadGen beside its prediction, not an MLPerf result"
@@ -263,10 +264,9 @@ def _session_check(result: Result, times: ServingTimes) -> SessionCheck | None:
 
 
 def _knee_row(served: Serving, objectives: str, point: RatePoint | None) -> tuple[str, ...]:
-    sizes = map(str, (served.times.slots, served.load.prompt, served.load.output))
-    start = served.label, ", ".join(served.devices), *sizes, objectives
+    start = served.label, str(served.times.slots), objectives
     if point is None:
-        return (*start, "none meets them", *(NO_VALUE for _ in _KNEE_HEADS[7:]))
+        return (*start, "none meets them", *(NO_VALUE for _ in _KNEE_HEADS[4:]))
     spread = f"{units.quantity(point.rate, 'query/s')} ± {100 * point.spread:.1f} %"
     rates = spread, units.quantity(point.rate * served.load.output, "token/s")
     return (*start, *rates, *_median_and_p99(point.first_token_s, point.token_s))
@@ -276,7 +276,6 @@ def _rate_row(served: Serving, point: RatePoint) -> tuple[str, ...]:
     goodput = (units.quantity(rate, "query/s") for rate in point.goodput)
     return (
         served.label,
-        ", ".join(served.devices),
         units.quantity(point.rate, "query/s"),
         *_median_and_p99(point.first_token_s, point.token_s, point.whole_s),
         *goodput,
