@@ -24,7 +24,7 @@ INSTALL_TVM = gb.installation.with_extra("tvm")
 _RULES = "Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback"  # tvm.relax.backend.cuda.pipeline
 _SEED, _TRIALS_AT_ONCE = 1, 16  # of MetaSchedule's search
 _SLOW_S = 0.1  # of a schedule's calls, after which no further one is timed
-_COMPILE_S = 5.0  # after which a schedule is given up: LLVM needs minutes for some unrolled ones
+_TRIAL_S = 5.0  # after which a schedule is given up: some need minutes to compile, or for a call
 _THREADS = 256  # of the block of a row, as in TVM's rule GeneralReduction
 _DECLARED = re.compile(r'^extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\((.*)\);$', re.MULTILINE)
 _OUTPUTS = {"output": "output0", "output_v0": "output0", "output_v1": "output1"}  # as TVM names them
@@ -111,60 +111,59 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
 
 
 def _builder_and_runner(tvm: Any, meta: Any, target: Any) -> tuple[Any, Any]:
-    """Return what compiles and times MetaSchedule's proposals: its own start processes, which import TVM each time."""
-    derived, compiled = importlib.import_module("tvm.ir.utils"), list[Any]()
+    """Return what takes and times MetaSchedule's proposals: its own start a process for each, which imports TVM."""
+    derived, proposals = importlib.import_module("tvm.ir.utils"), list[Any]()
     other = importlib.import_module("tvm.support.popen_pool").PopenWorker()  # a process that can be ended
+
+    def timed(proposed: Any, arguments: list[tuple[tuple[int, ...], str]]) -> list[float]:
+        """Return the seconds of a schedule's calls on random numbers: of three after the first, or of a slow one."""
+        rng, module, seconds = np.random.default_rng(_SEED), tvm.compile(proposed, target=target), list[float]()
+        tensors = [tvm.runtime.tensor(rng.random(shape).astype(dtype)) for shape, dtype in arguments]
+        while len(seconds) < 4 and sum(seconds) < _SLOW_S:
+            begun = time.perf_counter()
+            module["main"](*tensors)
+            seconds.append(time.perf_counter() - begun)
+        return seconds[1:] or seconds
 
     @derived.derived_object
     class Builder(meta.builder.PyBuilder):  # type: ignore[misc]
-        """Compiles schedules in this process, if another process can compile them too."""
+        """Takes schedules, which are compiled where they are timed."""
 
         def build(self, inputs: Any) -> list[Any]:
-            return [self._built(proposed.mod) for proposed in inputs]
-
-        def _built(self, proposed: Any) -> Any:
-            other.send(lambda: tvm.compile(proposed, target=target) and None, timeout=_COMPILE_S)
-            try:
-                other.recv()
-            except TimeoutError:
-                return meta.builder.BuilderResult(None, f"not compiled within {_COMPILE_S:g} s")
-            compiled.append(tvm.compile(proposed, target=target))
-            return meta.builder.BuilderResult(str(len(compiled) - 1), None)
+            first = len(proposals)
+            proposals.extend(proposed.mod for proposed in inputs)
+            return [meta.builder.BuilderResult(str(at), None) for at in range(first, len(proposals))]
 
     @derived.derived_object
     class Measured(meta.runner.PyRunnerFuture):  # type: ignore[misc]
-        """The seconds of a schedule's calls."""
+        """The seconds of a schedule's calls, or why there are none."""
 
-        def __init__(self, seconds: list[float]) -> None:
+        def __init__(self, seconds: list[float] | None, error: str | None = None) -> None:
             super().__init__()
-            self.seconds = seconds
+            self.outcome = seconds, error
 
         def done(self) -> bool:
             return True
 
         def result(self) -> Any:
-            return meta.runner.RunnerResult(self.seconds, None)
+            return meta.runner.RunnerResult(*self.outcome)
 
     @derived.derived_object
     class Runner(meta.runner.PyRunner):  # type: ignore[misc]
-        """Times schedules in this process."""
+        """Compiles and times schedules in another process."""
 
         def run(self, inputs: Any) -> list[Any]:
-            return [Measured(_seconds(tvm, compiled[int(ran.artifact_path)], ran.args_info)) for ran in inputs]
+            return [self._measured(proposals[int(ran.artifact_path)], ran.args_info) for ran in inputs]
+
+        def _measured(self, proposed: Any, arguments: Any) -> Any:
+            sizes = [(tuple(map(int, of.shape)), str(of.dtype)) for of in arguments]
+            other.send(timed, (proposed, sizes), timeout=_TRIAL_S)
+            try:
+                return Measured(other.recv())
+            except TimeoutError:
+                return Measured(None, f"not compiled and timed within {_TRIAL_S:g} s")
 
     return Builder(), Runner()
-
-
-def _seconds(tvm: Any, module: Any, arguments: Any) -> list[float]:
-    """Return the seconds of a compiled module's calls on random numbers: of three after the first, or of a slow one."""
-    rng = np.random.default_rng(_SEED)
-    tensors = [tvm.runtime.tensor(rng.random(tuple(map(int, of.shape))).astype(of.dtype)) for of in arguments]
-    seconds: list[float] = []
-    while len(seconds) < 4 and sum(seconds) < _SLOW_S:
-        begun = time.perf_counter()
-        module["main"](*tensors)
-        seconds.append(time.perf_counter() - begun)
-    return seconds[1:] or seconds
 
 
 def _for_host(module: Any) -> Any:
