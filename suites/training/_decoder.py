@@ -175,11 +175,11 @@ class Decoder:
 
     def step(self) -> None:
         """Compute one step on the present input: new gradients, weights and moments, and `loss`."""
+        self.marks.begin()
         x, target = self._inputs[self.at]
         self.optimizer.zero_grad(set_to_none=True)
         x.grad = None
         with self._attention():
-            self.marks.begin()
             layers = [self._of_layer(depth) for depth in range(self.model.depth)]
             y = self._forward(x, self.parameters.get(("embedding", 0)), layers)
             self.marks.end("forward")
