@@ -52,7 +52,7 @@ def test_no_other_case_is_skipped_for_the_little_memory_of_the_gpu_on_paper(dry_
 def test_no_gate_judges_a_run_on_paper(environment, folder, dry_run):
     judged = gpubench(environment, folder, "gate", "a.jsonl", "--baseline", "a.jsonl")
     assert judged.returncode == 4
-    assert judged.stdout.startswith("CANNOT JUDGE: 0 of ")
+    assert judged.stdout.startswith("CANNOT JUDGE: nothing is decided in bandwidth, ")
     assert "a dry run measures nothing" in judged.stdout
     arguments = ("--device", "rocm:0", "--tier", "smoke", "--filter", "bandwidth/copy[", "--replicates", "1")
     judged = gpubench(environment, folder, "gate", "--run", "bandwidth", *arguments, "--baseline", "a.jsonl")

@@ -64,7 +64,7 @@ extern "C" __global__ void take(const uint4* packed, u32 count, u64 bytes, uint4
         uint4 v[LOADS];
 #pragma unroll
         for (int k = 0; k < LOADS; ++k)
-            if (line + k * gb_threads() < lines) v[k] = packed[line + k * gb_threads()];
+            if (line + k * gb_threads() < lines) v[k] = gb_word(packed + line + k * gb_threads());
 #pragma unroll
         for (int k = 0; k < LOADS; ++k)
             if (line + k * gb_threads() < lines) room[line + k * gb_threads()] = v[k];
