@@ -66,7 +66,7 @@ def test_runs_as_columns_lie_in_their_boxes(browser, tmp_path, width):
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
 def test_a_page_has_at_most_twelve_screens_and_a_megabyte_before_anything_is_opened(browser, pages, path):
     browser.show(pages(path), *SCREEN)
-    browser.ask("document.body.style.fontFamily = '\"Liberation Sans\", Arial'")  # as wide as Arial on every machine
+    browser.ask("document.body.style.fontFamily = '\"Liberation Sans\", Arial'")  # both are equally wide
     times = LARGEST.get(path.name, 1)
     assert browser.ask("document.documentElement.scrollHeight") <= MOST_SCREENS * times * SCREEN[1]
     assert pages(path).stat().st_size <= MOST_BYTES * times

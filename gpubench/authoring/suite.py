@@ -76,12 +76,12 @@ class Topic:
         number of processes that build and run the case together, or a function of the parameters that returns it.
         `devices` returns, from the parameters, the number of devices that the ranks use: the measured device and its
         first peers. (An axis `peer` names the second device itself.) `spread` returns, from the parameters, the number
-        of nodes over which the ranks are distributed evenly; each node has that many devices. `runtime` returns the
-        libraries that the case loads and that other cases must not share a process with: cases of one runtime run one
-        after another, in their own worker. `when` returns False for a Target on which the case is left out, and `where`
-        returns False for a Target and single points of the axes that are left out. Increase `version` when the method
-        changes. `headline` marks a case that represents the suite in a headline run: among the points that share most
-        of these values, the last that can run.
+        of nodes over which the ranks are distributed evenly; each node has that many devices. `runtime` returns a
+        name for what other cases must not share a process with, such as libraries that the case loads: cases of one
+        runtime run one after another, in their own workers. `when` returns False for a Target on which the case is left
+        out, and `where` returns False for a Target and single points of the axes that are left out. Increase `version`
+        when the method changes. `headline` marks a case that represents the suite in a headline run: among the points
+        that share most of these values, the last that can run.
 
         The decorator raises TypeError if the function does not take its axes in that order, or if the name is taken."""
 

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -92,9 +93,12 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
         raise gb.Unavailable("TVM's MetaSchedule needs xgboost", "pip install xgboost")
     meta = importlib.import_module("tvm.s_tir.meta_schedule")
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
-    builder, runner = _builder_and_runner(tvm, meta, target)
+    child = importlib.import_module("tvm.support.popen_pool").PopenWorker()  # a process that can be ended
+    builder, runner = _builder_and_runner(tvm, meta, target, child)
     callbacks = meta.measure_callback
-    with tempfile.TemporaryDirectory(prefix="gpubench-tuning-") as folder:
+    with ExitStack() as stack:
+        stack.callback(child.kill)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpubench-tuning-"))
         records = meta.tune_tir(
             *(module, target, folder, trials),
             num_trials_per_iter=_TRIALS_AT_ONCE,
@@ -110,10 +114,10 @@ def _tuned(tvm: Any, module: Any, target: Any, trials: int) -> Any:
     return schedule.mod
 
 
-def _builder_and_runner(tvm: Any, meta: Any, target: Any) -> tuple[Any, Any]:
-    """Return what takes and times MetaSchedule's proposals: its own start a process for each, which imports TVM."""
+def _builder_and_runner(tvm: Any, meta: Any, target: Any, child: Any) -> tuple[Any, Any]:
+    """Return what takes MetaSchedule's proposals, and what times them in the process `child`."""
+    # MetaSchedule's own start a process for each, which imports TVM
     derived, proposals = importlib.import_module("tvm.ir.utils"), list[Any]()
-    other = importlib.import_module("tvm.support.popen_pool").PopenWorker()  # a process that can be ended
 
     def timed(proposed: Any, arguments: list[tuple[tuple[int, ...], str]]) -> list[float]:
         """Return the seconds of a schedule's calls on random numbers: of three after the first, or of a slow one."""
@@ -157,9 +161,9 @@ def _builder_and_runner(tvm: Any, meta: Any, target: Any) -> tuple[Any, Any]:
 
         def _measured(self, proposed: Any, arguments: Any) -> Any:
             sizes = [(tuple(map(int, of.shape)), str(of.dtype)) for of in arguments]
-            other.send(timed, (proposed, sizes), timeout=_TRIAL_S)
+            child.send(timed, (proposed, sizes), timeout=_TRIAL_S)
             try:
-                return Measured(other.recv())
+                return Measured(child.recv())
             except TimeoutError:
                 return Measured(None, f"not compiled and timed within {_TRIAL_S:g} s")
 
