@@ -3,9 +3,9 @@
 // skinny.cu; X and Y are those of skinny.cu.
 //
 // X is the right operand, in shared memory, and the weights are the left one: tensor copies bring them to shared memory,
-// and they become halves in registers, scaled. A block has WARPGROUPS × 64 rows, and four further warps, which copy weights
-// and X: DEPTH stages of AHEAD × 128 columns are in flight. The others convert 32 columns while the tensor cores multiply the
-// 32 before. The grid stays resident: each block takes an equal part of the groups of AHEAD × 128 columns of all
+// and they become halves in registers, scaled. A block has WARPGROUPS × 64 rows, and a further warp, which starts the
+// copies: DEPTH stages of AHEAD × 128 columns are in flight. The others convert 32 columns while the tensor cores multiply
+// the 32 before. The grid stays resident: each block takes an equal part of the groups of AHEAD × 128 columns of all
 // panels of rows, panel after panel. Where blocks share a panel, the last one adds up the sums that all left in `partial`.
 // With GATED, W has 2·`rows` rows, and half the warps have the second half of them.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
@@ -13,8 +13,7 @@
 #define GATED 0
 #endif
 #define GROUP 128
-#define STEPS 2    // steps of 16 columns that a warp converts at once
-#define COPIERS 3  // warps that copy X
+#define STEPS 2  // steps of 16 columns that a warp converts at once
 #if WEIGHTS == 4
 #define VECTORS 1  // vectors of 16 bytes that a lane reads of a row's 128 columns
 #else
@@ -31,8 +30,6 @@
 #define WEIGHT_BYTES (AHEAD * WARPS * 16 * TILE)
 #define SCALE_BYTES (AHEAD * WARPS * 32)
 #define X_BYTES (AHEAD * GROUP_BYTES)
-#define UNITS (AHEAD * TOKENS / 8)  // of 128 columns of 8 tokens
-#define BATCH ((UNITS + COPIERS - 1) / COPIERS)
 
 typedef unsigned short u16;
 
@@ -73,35 +70,23 @@ static __device__ __forceinline__ void convert(u32& low, u32& high, const uint4 
 #endif
 }
 
-// Copies the part `copier` of AHEAD × 128 columns of X from `first` on, so that the columns that a thread has of the weights
-// are those that the instruction multiplies with. By a warp, which copies 8 tokens at a time: 32 columns of one by a lane.
-static __device__ __forceinline__ void copy(u8* to, const uint4* x, u32 first, u32 groups, u32 tokens, u32 copier, u64* empty,
-                                            u32 parity) {
-    const u32 lane = threadIdx.x % 32, i = lane / 8;
-    uint4 v[BATCH][4];
+// Writes X as the shared memory of `skinny_wgmma` has it: groups of 128 columns of TOKENS tokens, in which the columns that
+// a thread has of the weights are those that the instruction multiplies with. A thread has 32 columns of a token.
+extern "C" __global__ void __launch_bounds__(256) arrange_x(const uint4* x, uint4* image, u32 groups, u32 tokens) {
+    gb_allow_next();
+    gb_wait_for_previous();
+    const u32 thread = blockIdx.x * 256 + threadIdx.x, i = thread % 4, token = thread / 4 % TOKENS, group = thread / 4 / TOKENS;
+    if (group >= groups) return;
+    uint4 v[4];
 #pragma unroll
-    for (u32 b = 0; b < BATCH; ++b) {
-        const u32 unit = copier + COPIERS * b, token = unit % (TOKENS / 8) * 8 + lane % 8;
-        const uint4* const from = x + ((u64)token * groups + first + unit / (TOKENS / 8)) * 16;
-#pragma unroll
-        for (u32 t = 0; t < 4; ++t) {
-            const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2;
-            v[b][t] = unit < UNITS && token < tokens ? gb_fetch(from + place) : make_uint4(0, 0, 0, 0);
-        }
+    for (u32 t = 0; t < 4; ++t) {
+        const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2;
+        v[t] = token < tokens ? gb_fetch(x + ((u64)token * groups + group) * 16 + place) : make_uint4(0, 0, 0, 0);
     }
-    gb_barrier_await(empty, parity);
+    uint4* const row = image + (group * GROUP_BYTES + i / 2 * TILE_BYTES + token * 128) / 16;
 #pragma unroll
-    for (u32 b = 0; b < BATCH; ++b) {
-        const u32 unit = copier + COPIERS * b, row = unit % (TOKENS / 8) * 8 + lane % 8;
-        uint4* const at = (uint4*)(to + unit / (TOKENS / 8) * GROUP_BYTES + i / 2 * TILE_BYTES + row * 128);
-#pragma unroll
-        for (u32 m = 0; m < 4; ++m)
-            if (unit < UNITS)
-                at[(i % 2 * 4 + m) ^ lane % 8] =
-                    make_uint4(word_of(v[b][0], m), word_of(v[b][1], m), word_of(v[b][2], m), word_of(v[b][3], m));
-    }
-    gb_async_fence();
-    __syncwarp();
+    for (u32 m = 0; m < 4; ++m)
+        row[(i % 2 * 4 + m) ^ token % 8] = make_uint4(word_of(v[0], m), word_of(v[1], m), word_of(v[2], m), word_of(v[3], m));
 }
 
 // Returns whether this block is the last of `blocks` to arrive, to the threads that multiply (gb_is_last).
@@ -117,8 +102,8 @@ static __device__ __forceinline__ bool is_last(u32* arrived, u32 blocks) {
 }
 
 // `w` has a row of tiles of 16 rows in words of 8 bytes, and `scales` their scales. The scales are less than 2^(16 - power).
-extern "C" __global__ void __launch_bounds__(THREADS + 32 + 32 * COPIERS, RESIDENT)
-    skinny_wgmma(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap scales, const uint4* x, u16* y,
+extern "C" __global__ void __launch_bounds__(THREADS + 32, RESIDENT)
+    skinny_wgmma(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap scales, const u8* x, u16* y,
                  u32 rows, u32 cols, u32 tokens, u32 power, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[DEPTH], empty[DEPTH];
@@ -129,10 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 + 32 * COPIERS, RESIDE
     const u32 first = (u32)((u64)all * blockIdx.x / gridDim.x), end = (u32)((u64)all * (blockIdx.x + 1) / gridDim.x);
     const u32 lane = threadIdx.x % 32, warp = gb_shuffle(threadIdx.x / 32, 0), powers = power * 0x04000400u;
     Part now = {first / blocks, first % blocks, end - first};
-    if (threadIdx.x < DEPTH) {
-        gb_barrier_init(full + threadIdx.x, 1 + COPIERS);
-        gb_barrier_init(empty + threadIdx.x, WARPS);
-    }
+    if (threadIdx.x < DEPTH) gb_barrier_init(full + threadIdx.x, 2), gb_barrier_init(empty + threadIdx.x, WARPS);
     __syncthreads();
     gb_allow_next();
     if (warp == WARPS) {
@@ -150,24 +132,23 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 + 32 * COPIERS, RESIDE
                                tile, full + slot);
             }
         };
+        const auto load_x = [&](u32 slot, const Part& at) {
+            gb_bulk_load(stages + slot * X_BYTES, x + (u64)at.block * X_BYTES, X_BYTES, full + slot);
+        };
+        Part next = now;
         u32 number = 0;
-        for (; now.left != 0; ++number, now.pass(blocks)) {
+        for (; number < DEPTH && next.left != 0; ++number, next.pass(blocks)) load(number, next);
+        gb_wait_for_previous();
+        for (u32 n = 0; n < number; ++n, now.pass(blocks)) load_x(n, now);
+        for (; next.left != 0; ++number, next.pass(blocks)) {
             gb_barrier_await(empty + number % DEPTH, number / DEPTH % 2 ^ 1);
-            load(number % DEPTH, now);
+            load(number % DEPTH, next), load_x(number % DEPTH, next);
         }
         for (u32 n = number < DEPTH ? 0 : number - DEPTH; n < number; ++n)  // bounds the waits of the other warps
             gb_barrier_await(full + n % DEPTH, n / DEPTH % 2);
         return;
     }
     gb_wait_for_previous();
-    if (warp > WARPS) {
-        for (u32 slot = 0, parity = 1; now.left != 0; now.pass(blocks)) {
-            copy(stages + slot * X_BYTES, x, now.block * AHEAD, cols / GROUP, tokens, warp - WARPS - 1, empty + slot, parity);
-            if (lane == 0) gb_barrier_arrive(full + slot);
-            if (++slot == DEPTH) slot = 0, parity ^= 1;
-        }
-        return;
-    }
     const u32 half = GATED && warp % 4 / 2;  // two warps of a warpgroup have gates, and two the rows that these multiply
     const u32 own = GATED ? warp / 4 * 2 + warp % 2 : warp;  // number of the warp's 16 rows of Y in a panel
     const u32 place = half * (WARPS / 2) + own;

@@ -268,11 +268,15 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
     monkeypatch.setattr(GEMV, "tensor_map", _grid.tensor_map)
     plan = GEMV.group_plan(stored, rows, COLS, tokens, is_gated)
     matrix = SimpleNamespace(kind=stored, rows=rows * (1 + is_gated), cols=COLS, words=w, scales=scales)
-    kernel = _grid.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(stored))
+    arrange, kernel = (
+        _grid.kernel("skinny_wgmma.cu", name, **plan.defines(stored)) for name in ("arrange_x", "skinny_wgmma")
+    )
+    image = np.full(plan.tokens * COLS, 0x7E00, "uint16")
+    arrange((COLS // 128 * plan.tokens // 64 + 1,), (256,), (x, image, np.uint32(COLS // 128), np.uint32(tokens)))
     sums, arrived = np.full(blocks * plan.part_bytes // 4, np.nan, "float32"), np.zeros(9, "uint32")
     y, power = np.full(tokens * rows, 0xFFFF, "uint16"), 16 if kind == "int4" else 20  # of weights of a spread of 1/2
     numbers = (np.uint32(size) for size in (rows, COLS, tokens, power))
-    args = *plan.maps(matrix), x, y, *numbers, sums, arrived
+    args = *plan.maps(matrix), image, y, *numbers, sums, arrived
     for _ in range(2):  # the first launch must leave the counters as it found them
         kernel((blocks,), (plan.threads,), args, plan.shared_bytes(stored))
         assert (arrived == 0).all()

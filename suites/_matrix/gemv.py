@@ -294,8 +294,8 @@ class GroupPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block, of which four warps copy and the other ones multiply."""
-        return 128 * self.warpgroups + 128
+        """Threads of a block, of which a warp copies and the other ones multiply."""
+        return 128 * self.warpgroups + 32
 
     @property
     def part_bytes(self) -> int:
@@ -389,21 +389,29 @@ def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
 def _group_call(
     bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
 ) -> Call:
-    """Return the call of skinny_wgmma.cu, always launched early."""
+    """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
     kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
     plan = group_plan(kind, weights.rows, weights.cols, tokens, launch.is_gated)
-    kernel = bench.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(kind))
+    arrange, multiply = (
+        bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
+    )
     panels, most = -(-rows // plan.rows), bench.device.device.units * plan.resident
     blocks = panels * max(1, min(most // panels, groups // _LEAST_GROUPS))  # that share no part of the columns
     if not 0.6 * most <= blocks <= most:
         blocks = min(most, panels * groups // plan.ahead)
-    needed = blocks * plan.part_bytes
+    size = blocks * plan.part_bytes
+    needed = size + 2 * plan.tokens * weights.cols  # and X
     memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
+    image = memory[size:needed]
+    # With 64 tokens the waiting blocks of an early launch delay the product before it.
+    begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
+    sizes = np.uint32(groups), np.uint32(tokens)
+    arranged = partial(begin, (-(-4 * groups * plan.tokens // _THREADS),), (_THREADS,), (vectors.x, image, *sizes))
     numbers = (np.uint32(number) for number in (rows, weights.cols, tokens, weights.power))
-    args = (*plan.maps(weights), vectors.x, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
-    call = partial(kernel.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
+    args = (*plan.maps(weights), image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
+    call = partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
     call.__dict__["weights"] = weights  # which the maps do not keep in memory
-    return call
+    return in_turn(arranged, call)
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
