@@ -499,12 +499,17 @@ GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0
           "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 GB_PRODUCTS(gb_products_turned, 128, "256", GB_128, "%128, %129, %130, %131", "%132", "%133", "1", GB_SUMS_64(0),
             GB_SUMS_64(64))
-static __device__ __forceinline__ void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" GB_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
-                 : GB_SUMS_16(0), GB_SUMS_16(16)
-                 : "l"(a), "l"(b), "r"(adds));
-}
+#define GB_PRODUCTS_SHARED(COUNT, COLUMNS, D, A, B, ADDS, ...)                                                   \
+    static __device__ __forceinline__ void gb_products_shared(float (&d)[COUNT], u64 a, u64 b, u32 adds) {      \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                         \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32.f16.f16 {" D "}, " A ", " B           \
+                     ", p, 1, 1, 0, 0;\n}"                                                                      \
+                     : __VA_ARGS__                                                                              \
+                     : "l"(a), "l"(b), "r"(adds));                                                              \
+    }
+GB_PRODUCTS_SHARED(8, "16", GB_8, "%8", "%9", "%10", GB_SUMS_4(0), GB_SUMS_4(4))
+GB_PRODUCTS_SHARED(16, "32", GB_16, "%16", "%17", "%18", GB_SUMS_16(0))
+GB_PRODUCTS_SHARED(32, "64", GB_32, "%32", "%33", "%34", GB_SUMS_16(0), GB_SUMS_16(16))
 static __device__ __forceinline__ void gb_products_turned(float (&d)[128], u64 a, u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" GB_128 "}, %128, %129, 1, 1, 1, 0, 1;"
                  : GB_SUMS_64(0), GB_SUMS_64(64)

@@ -259,18 +259,20 @@ static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* b
     gb_barrier_expect(barrier, bytes);
 }
 #define __grid_constant__
-// Of boxes of 64 × 64 halves, swizzled; or with `high` of boxes of high × wide words of 8 bytes, as they lie.
-struct GbTensorMap { const unsigned short* matrix; u64 columns, high, wide, rows, rest[11]; };
+// Of boxes of `high` rows × 64 halves, swizzled; or with `wide` of boxes of high × wide words of 8 bytes, as they lie.
+struct GbTensorMap { const unsigned short* matrix; u64 columns, rows, high, wide, rest[11]; };
 static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u32 y, u64*) {
     for (u32 i = 0; i < map->high * map->wide; ++i) {
         const u64 row = y + i / map->wide, column = x + i % map->wide;
         const bool is_inside = row < map->rows && column < map->columns;
         ((u64*)shared)[i] = is_inside ? ((const u64*)map->matrix)[row * map->columns + column] : 0;
     }
-    if (map->high) return;
-    for (u32 row = 0; row < 64; ++row)
-        for (u32 i = 0; i < 8; ++i)
-            memcpy((u8*)shared + row * 128 + (i ^ row % 8) * 16, map->matrix + (y + row) * map->columns + x + 8 * i, 16);
+    for (u32 i = 0; map->wide == 0 && i < 8 * map->high; ++i) {
+        const u64 row = i / 8;
+        u8* const to = (u8*)shared + row * 128 + (i ^ row) % 8 * 16;
+        if (y + row < map->rows) memcpy(to, map->matrix + (y + row) * map->columns + x + i % 8 * 8, 16);
+        else memset(to, 0, 16);
+    }
 }
 #define __cluster_dims__(...)  // a block is alone in its cluster
 #define gb_tensor_load_both gb_tensor_load
@@ -458,7 +460,7 @@ template <int SUMS, class RIGHT> static void of_shared(float (&d)[SUMS], u64 a, 
     const u32 row = grid::running % 128 / 32 * 16 + grid::running % 32 / 4;
     products(d, adds, [=](u32 high, u32 k) { return by_rows(a, row + 8 * high, k); }, right);
 }
-static inline void gb_products_shared(float (&d)[32], u64 a, u64 b, u32 adds) {
+template <int SUMS> static void gb_products_shared(float (&d)[SUMS], u64 a, u64 b, u32 adds) {
     of_shared(d, a, adds, [=](u32 column, u32 k) { return by_rows(b, column, k); });
 }
 static inline void gb_products_turned(float (&d)[128], u64 a, u64 b) {

@@ -125,7 +125,7 @@ def _cell(arg: Any) -> Any:
 
 def tensor_map(matrix, rows, columns, box_rows, box_columns, is_plain=False):
     """Return the tensor map of a NumPy array, as the kernels on the grid read it (GbTensorMap)."""
-    assert rows * columns * (8 if is_plain else 2) == matrix.nbytes
-    assert is_plain or (box_rows, box_columns) == (64, 64)
-    box = (box_rows, box_columns, rows) if is_plain else (0, 0, 0)
-    return np.array([matrix.ctypes.data, columns, *box, *[0] * 11], np.uint64).view("V128")[0]
+    assert rows * columns * (8 if is_plain else 2) <= matrix.nbytes
+    assert is_plain or box_columns == 64
+    cells = (matrix.ctypes.data, columns, rows, box_rows, box_columns if is_plain else 0, *[0] * 11)
+    return np.array(cells, np.uint64).view("V128")[0]

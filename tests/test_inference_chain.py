@@ -22,10 +22,10 @@ PLAIN = MODELS.model(
 MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, of which each token uses three
 
 
-def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, **memory):
+def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, chunk=0, **memory):
     paper = bench(SUITE, vendor, **memory)
     weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
-    return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch)
+    return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 
 def error_once(task):
@@ -36,13 +36,14 @@ def error_once(task):
 
 
 @needs_compiler
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     ("kind", "batch"),
     [
         ("float16", 1),
         *(
             pytest.param(*parameters, marks=pytest.mark.slow)
-            for parameters in (("float16", 3), ("int8", 2), ("int4", 1), ("int4", 3))
+            for parameters in (("float16", 3), ("float16", 9), ("int8", 2), ("int4", 1), ("int4", 3))
         ),
     ],
 )
@@ -77,6 +78,17 @@ def test_the_experts_of_a_mixture_are_those_of_double_precision_and_their_bytes_
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_step_with_a_chunk_of_a_prompt_checks_the_last_token_of_both():
+    decode = chain(batch=2, chunk=20)
+    assert 0 < error_once(decode) < 5e-3
+    decode._prompt.layers[1][0][19 * 64 :] = 0
+    with pytest.raises(WrongAnswer, match="key or value of layer 1"):
+        decode.check()
+
+
+@needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "batch"), [("float16", 3), ("int4", 1)])
 def test_layer_norm_and_gelu_are_those_of_double_precision(prefill, kind, batch):
     assert 0 < error_once(chain(kind, batch, model=PLAIN)) < 5e-3
@@ -106,6 +118,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 @pytest.fixture
 def library(monkeypatch):
     """Replace the products of the vendor's library by those of NumPy."""
+    monkeypatch.setattr(WEIGHTS, "tensor_map", _grid.tensor_map)
     for module in (room_module("suites", "_matrix.vendor"), ATTENTION):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 

@@ -73,6 +73,8 @@ def test_chunks_of_a_prompt_let_running_queries_go_on_between_them():
     np.testing.assert_allclose(queries.last[0], between + 0.01 + 0.012 + 1e-5 * (23 + 21))
     assert TIMES.chunks_s(25, 10) == pytest.approx([0.01, 0.01, 0.01])  # the last one is no shorter than a step
     assert LLAMA.chunks_s(512, 256) == pytest.approx([LLAMA.prefill_s(256)] * 2)
+    fused = replace(TIMES, fused={2: 0.001, 4: 0.5})
+    assert [fused.chunks_s(20, 10, batch)[1] for batch in (0, 1, 3)] == pytest.approx([0.01, 0.001, 0.01])
 
 
 def by_steps(times, arrivals, prompt, output):

@@ -5,14 +5,14 @@ one further token for every sequence of the batch. Queries arrive at random, and
 a latency counts from the moment at which the query was scheduled to arrive. The scheduler is the simplest that keeps a
 device busy: between two steps it prefills waiting queries one by one, in the order of their arrival, as long as the
 batch has a free slot. With chunked prefill it prefills one chunk of a prompt between two steps (Sarathi, arXiv
-2308.16369); a chunk costs a separate prefill, because no fused call was measured."""
+2308.16369); a chunk costs what a measured step with a chunk takes longer than one without it, else a prefill."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -81,10 +81,12 @@ def _least_squares(terms: Floats) -> tuple[float, ...]:
 class ServingTimes:
     """The measured times of a model on a device in seconds: prefills by tokens of the prompt, steps by batch size.
 
-    A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots."""
+    A batch runs in the smallest measured size that holds it; the largest measured size is the number of slots. `fused`
+    has by batch size how much longer a step takes that also prefills the first chunk of a prompt."""
 
     prefills: Mapping[int, float]
     steps: Mapping[int, StepLine]
+    fused: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -103,17 +105,20 @@ class ServingTimes:
             return max(shortest * tokens / lengths[0], min(shortest, self.steps[min(self.steps)].base_s))
         return float(np.interp(tokens, lengths, [self.prefills[length] for length in lengths]))
 
-    def chunks_s(self, prompt: int, chunk: int) -> list[float]:
-        """Return the seconds of each chunk of a prompt; 0 tokens of a `chunk` mean the whole prompt.
+    def chunks_s(self, prompt: int, chunk: int, batch: int = 0) -> list[float]:
+        """Return the seconds of each chunk of a prompt, beside a batch; 0 tokens of a `chunk` mean the whole prompt.
 
-        A chunk takes as much longer as the prompt with it takes, but no shorter than it alone."""
+        A chunk takes as much longer as the prompt with it takes, but no shorter than it alone. In a step of a `batch`
+        the first chunk takes what it adds to a measured step, and later ones as much longer as alone."""
         ends = [*range(chunk, prompt, chunk), prompt] if chunk else [prompt]
         times = [0.0, *map(self.prefill_s, ends)]
         sizes = np.diff([0, *ends]).tolist()
-        return [
+        alone = [
             max(after - before, self.prefill_s(size))
             for before, after, size in zip(times, times[1:], sizes, strict=False)
         ]
+        fused = next((self.fused[size] for size in sorted(self.fused) if size >= batch), math.inf)
+        return [min(time, fused + time - alone[0]) for time in alone] if chunk and batch else alone
 
     def lines(self) -> list[StepLine]:
         """Return the line for each number of sequences, from 0 to the number of slots."""
@@ -179,7 +184,8 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int, c
     if np.any(np.diff(scheduled) < 0):
         raise ValueError("the arrivals are not in the order of their times; sort them first")
     count, slots, lines = len(scheduled), times.slots, times.lines()
-    arrivals, chunks = scheduled.tolist(), times.chunks_s(prompt, chunk)
+    arrivals, alone = scheduled.tolist(), times.chunks_s(prompt, chunk)
+    chunks = [times.chunks_s(prompt, chunk, batch) if times.fused else alone for batch in range(slots)]
     first, last = [0.0] * count, [0.0] * count
     ends: list[tuple[int, int]] = []  # the step after which each running query ends
     now, step, context, upcoming = 0.0, 0, 0, 0
@@ -188,8 +194,8 @@ def simulate(times: ServingTimes, scheduled: Floats, prompt: int, output: int, c
         batch = len(ends)
         is_waiting = upcoming < count and batch < slots and arrivals[upcoming] <= now
         if is_waiting and not (is_step_due and batch):
-            now += chunks[done]
-            done, is_step_due = (done + 1) % len(chunks), chunk > 0
+            now += chunks[batch][done]
+            done, is_step_due = (done + 1) % len(alone), chunk > 0
             if done:
                 continue
             first[upcoming] = last[upcoming] = now
@@ -320,7 +326,7 @@ def capacity(times: ServingTimes, load: Workload) -> float:
     """Return the rate in queries per second at which every slot is always busy: above it, every queue grows."""
     slots, steps = times.slots, load.output - 1
     in_steps = times.lines()[slots].seconds(slots, slots * load.prompt, steps) if steps else 0.0
-    return slots / (slots * sum(times.chunks_s(load.prompt, load.chunk)) + in_steps)
+    return slots / (slots * sum(times.chunks_s(load.prompt, load.chunk, slots)) + in_steps)
 
 
 def knee(times: ServingTimes, load: Workload, objectives: Objectives, seeds: int = 3) -> RatePoint | None:

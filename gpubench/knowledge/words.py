@@ -120,6 +120,7 @@ AXES = {
     "precision": "format of the numbers",
     "program": "whose calls are made",
     "prefix": "tokens that all share",
+    "prefilled": "tokens of a prompt in the same step",
     "recompute": "whether activations are computed again",
     "resident": "memory in use",
     "reuse": "how often each byte is read",

@@ -13,7 +13,7 @@ suite = gb.Suite(
         gb.View(
             "serving",
             "Time to the first token over rate: LoadGen scenario Server, simulated, not an MLPerf result",
-            ("step", "prefill", "loadgen"),
+            ("step", "chunked_step", "prefill", "loadgen"),
             by=("model", "weights"),
         )
     ],

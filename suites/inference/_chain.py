@@ -27,7 +27,7 @@ from ._weights import MODEL_KINDS, AnyWeights, ModelWeights, described
 _HALF = FORMATS["float16"]
 _THREADS = 256  # threads of most blocks, as in chain.cu
 _NORM_THREADS = 1024  # most threads of a block that computes a norm
-_LIKELY_LOGITS = 2048  # logits that a block compares
+_LIKELY_LOGITS, _LIKELY_BLOCKS = 2048, 8  # logits that a block compares at least, and blocks of a compute unit
 _SAMPLED = 2  # tokens of a prompt that are compared, besides the last one
 _ALONE = 16  # sequences of a batch that are also computed one by one
 _MOST_THREADS, _MOST_TOKENS = 1024, 64  # as in experts.cu
@@ -139,12 +139,20 @@ class Chain:
         cells = (self.room["up"], self.room["gated"], np.uint32(count), np.uint32(inner), *self.rounded(before))
         return self.launch("gate", -(-count // _THREADS), *cells)
 
+    def rotary(self, tokens: int, cache: tuple[Any, Any]) -> Call:
+        """Return the launch that rotates queries and keys of the first tokens and stores keys and values in `cache`."""
+        model, room = self.model, self.room
+        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim // 8))  # in vectors of eight
+        cells = (room["qkv"], self.turns, room["queries"], *cache, *sizes)
+        return self.launch("rotary", tokens, *cells, np.float32(log2_scale(model.dim)))
+
     def most_likely(self, logits: Any, tokens: Any) -> Call:
         """Return the launch that writes the index of the largest logit of each row to `tokens`, uint32, shape (rows,).
 
         `logits` are (rows, vocabulary) as the bits of halves."""
         rows, vocabulary, xp = tokens.size, self.model.head.rows, self.bench.xp
-        blocks = -(-vocabulary // _LIKELY_LOGITS)
+        most = -(-vocabulary // _LIKELY_LOGITS)
+        blocks = max(1, min(most, _LIKELY_BLOCKS * self.bench.device.device.units // rows))
         cells = (logits, tokens, np.uint32(vocabulary), xp.empty(rows * blocks, "uint64"), xp.zeros(rows, "uint32"))
         return self.launch("most_likely", (blocks, rows), *cells)
 
@@ -224,45 +232,70 @@ class Experts:
 
 
 class DecodeChain:
-    """One step of `batch` sequences, which lie in the first slots of the cache and fill it after the step.
+    """One step of `batch` sequences, which fill the first slots of the cache; `calls` are its calls in order.
 
-    `calls` are the step's calls in order; `logits` and `tokens` are its results."""
+    The first rows are a `chunk` of a prompt. `logits` and `tokens` belong to its last token and to all sequences."""
 
-    def __init__(self, bench: gb.Bench, weights: ModelWeights, memory: CacheMemory, batch: int) -> None:
+    def __init__(self, bench: gb.Bench, weights: ModelWeights, memory: CacheMemory, batch: int, chunk: int = 0) -> None:
         model, self._context, self.memory = weights.model, memory.layout.capacity, memory
-        self._model, self._batch = model, batch
+        self._model, self._batch, self._chunk = model, batch, chunk
         shape = AttentionShape(batch, self._context, model.heads, model.kv_heads, model.dim)
         self._shape = shape.supported(bench.traits)
-        self.chain = Chain(bench, weights, batch, memory, is_early=True)
+        self.chain = Chain(bench, weights, batch + chunk, memory, is_early=True)
         self.slots = bench.xp.asarray(np.arange(batch, dtype=np.uint32))
-        self.logits = bench.xp.empty(batch * model.head.rows, "uint16")
-        self.tokens = bench.xp.empty(batch, "uint32")
+        self._scored = batch + (chunk > 0)  # the last rows, which have logits
+        self.logits = bench.xp.empty(self._scored * model.head.rows, "uint16")
+        self.tokens = bench.xp.empty(self._scored, "uint32")
         self._row = int(self.chain.rng.integers(batch))  # the sequence that the check compares
-        self._exact: dict[int, ExactChain] = {}  # by the token of that sequence
-        self._experts = Experts(bench, model, weights.kind, batch) if model.experts > 1 else None
-        weights.compile(batch)
+        self._exact: dict[tuple[int, int], ExactChain] = {}  # by the row of a token, and the token
+        self._experts = Experts(bench, model, weights.kind, batch + chunk) if model.experts > 1 else None
+        self._prompt = CacheMemory.drawn(weights, 1, chunk) if chunk else None
+        weights.compile(batch + chunk)
         self.calls = tuple(self._all_calls())
+
+    def _rows(self, name: str, count: int) -> Any:
+        """Return the last `count` rows of the array `name` of the room."""
+        array = self.chain.room[name]
+        return array[(self.chain.rows - count) * (array.size // self.chain.rows) :]
 
     def _all_calls(self) -> list[Call]:
         """Return the calls of a step in their order."""
         chain, model = self.chain, self._model
         lengths = np.full(self._batch, self._context, np.uint32)
-        attend = launches(chain.bench, self._shape, lengths, chain.room["qkv"], self.slots, chain.turns)
+        attended, queries = (self._rows(name, self._batch) for name in ("attended", "qkv"))
+        attend = launches(chain.bench, self._shape, lengths, queries, self.slots, chain.turns)
         qkv, out = chain.products("qkv", "normed", "qkv"), chain.products("out", "attended", "out")
-        calls, networks = [chain.embed()], self._networks()
+        calls, networks, prompt = [chain.embed()], self._networks(), self._prompt_calls()
         for layer, weights in enumerate(chain.weights.layers):
             keys, values = chain.caches[layer]
             calls += [
                 chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
                 qkv[layer],
-                attend(keys, values, chain.room["attended"]),
+                *prompt[layer],
+                attend(keys, values, attended),
                 out[layer],
                 chain.norm(2 * layer + 1, "out", weights["router" if self._experts else "up"]),
                 *networks[layer],
             ]
-        head = chain.weights.product(chain.weights.head, chain.room["normed"], self.logits, self._batch)
+        scored = self._rows("normed", self._scored)
+        head = chain.weights.product(chain.weights.head, scored, self.logits, self._scored)
         last = chain.norm(2 * model.depth, adds="down")
         return [*calls, last, head, chain.most_likely(self.logits, self.tokens)]
+
+    def _prompt_calls(self) -> list[list[Call]]:
+        """Return the calls of each layer's attention of the chunk."""
+        chain, model = self.chain, self._model
+        if self._prompt is None:
+            return [[] for _ in range(model.depth)]
+        shape = PromptShape(self._chunk, model.heads, model.kv_heads, model.dim)
+        self._attention = fastest(chain.bench, shape, chain.weights.workspace())
+        return [
+            [
+                chain.rotary(self._chunk, cache),
+                *self._attention.calls(Prompt(chain.room["queries"], *cache), chain.room["attended"]),
+            ]
+            for cache in self._prompt.layers
+        ]
 
     def _networks(self) -> list[list[Call]]:
         """Return the calls of each layer's feed-forward network, which reads `normed` of the room and writes `down`."""
@@ -271,7 +304,7 @@ class DecodeChain:
             routers = enumerate(chain.products("router", "normed", "router"))
             return [[router, *self._experts.calls(layer, layers[layer], chain.room)] for layer, router in routers]
         down = chain.products("down", "gated", "down")
-        if self._model.is_gated and not chain.weights.is_by_vendor(self._batch):
+        if self._model.is_gated and not chain.weights.is_by_vendor(chain.rows):
             up = chain.products("up", "normed", "gated", is_gated=True)
             return [list(calls) for calls in zip(up, down, strict=True)]
         gates = [chain.gate(weights["down"]) for weights in layers]
@@ -283,6 +316,8 @@ class DecodeChain:
         """Every array that a step writes, and the keys and values that it appends."""
         places = (self._batch * self._model.kv_heads, self._context, self._model.dim)
         appended = [array.reshape(places)[:, -1] for cache in self.chain.caches for array in cache]
+        if self._prompt:
+            appended += [*(array for cache in self._prompt.layers for array in cache), *self._attention.outputs]
         experts = self._experts.outputs if self._experts else ()
         return (*self.chain.outputs, *experts, self.logits, self.tokens, *appended)
 
@@ -291,16 +326,21 @@ class DecodeChain:
 
         Returns the relative error of the sequence's logits."""
         to_host = self.chain.bench.device.to_host
-        logits = to_host(self.logits).view(np.float16).astype(np.float32).reshape(self._batch, -1)  # compares faster
+        logits = to_host(self.logits).view(np.float16).astype(np.float32).reshape(self._scored, -1)  # compares faster
         gb.expect(bool(np.isfinite(logits).all()), "logits are not written, NaN or infinite")
         tokens = to_host(self.tokens)
         gb.expect(bool((tokens == logits.argmax(axis=1)).all()), "a chosen token does not have the largest logit")
-        token = int(self.chain.input[self._row])
-        if token in self._exact:
-            exact = self._exact[token].again()
+        rows = (self._scored - self._batch + self._row, *([0] if self._prompt else []))
+        return {"error": gb.Observed(max(self._error(row, logits[row].astype(float)) for row in rows))}
+
+    def _error(self, row: int, logits: Any) -> float:
+        """Return the relative error of the logits of a row; row 0 of a step with a chunk is the chunk's last token."""
+        key = row, int(self.chain.input[self.chain.rows - self._scored + row])
+        if key in self._exact:
+            exact = self._exact[key].again()
         else:
-            self._exact[token], exact = self._expected(self._row)
-        return {"error": gb.Observed(_judged(logits[self._row].astype(float), exact[0], self.chain.weights))}
+            self._exact[key], exact = self._expected(row)
+        return _judged(logits, exact[-1], self.chain.weights)
 
     def differing(self, alone: DecodeChain) -> float:
         """Return the share of sequences whose token in this batch differs from the token in a batch of one.
@@ -322,14 +362,19 @@ class DecodeChain:
         return int(device.to_host(self.tokens)[0])
 
     def expected(self, row: int) -> Any:
-        """Return the logits of one sequence in double precision."""
-        return self._expected(row)[1][0]
+        """Return the logits of one row in double precision."""
+        return self._expected(row)[1][-1]
 
     def _expected(self, row: int) -> tuple[ExactChain, Any]:
-        """Return the exact chain of the sequence in row `row`, and its logits (1, vocabulary) in double precision."""
-        sampled = SampledToken(row, self._context - 1, int(self.chain.input[row]))
-        exact = self.chain.exact(self._experts.routes() if self._experts else None)
-        return exact, exact.logits([sampled])
+        """Return the exact chain of the token in row `row` of the logits, and logits whose last row is its own."""
+        chain, sequence = self.chain, row - (self._scored - self._batch)
+        token = int(chain.input[chain.rows - self._scored + row])
+        if sequence < 0 and self._prompt:
+            exact = ExactChain(chain.weights, self._prompt.layers, self._prompt.layout)
+            places = self._chunk // 2, self._chunk - 1
+            return exact, exact.logits([SampledToken(0, place, int(chain.input[place])) for place in places])
+        exact = chain.exact(self._experts.routes() if self._experts else None)
+        return exact, exact.logits([SampledToken(sequence, self._context - 1, token)])
 
     def weight_bytes(self) -> float:
         """Return the bytes of the weights that a step reads; it runs a step if the model is a mixture of experts.
@@ -388,7 +433,7 @@ class PrefillChain:
             calls += [
                 chain.norm(2 * layer, "down" if layer else "", weights["qkv"]),
                 *qkv[layer],
-                self._rotary(layer),
+                chain.rotary(self._tokens, chain.caches[layer]),
                 *self.attention.calls(Prompt(chain.room["queries"], *chain.caches[layer]), chain.room["attended"]),
                 *out[layer],
                 chain.norm(2 * layer + 1, "out", weights["up"]),
@@ -399,13 +444,6 @@ class PrefillChain:
         last = chain.room["normed"][(self._tokens - 1) * hidden :]
         head = chain.weights.product(chain.weights.head, last, self.logits, 1)
         return [*calls, chain.norm(2 * model.depth, adds="down"), head]
-
-    def _rotary(self, layer: int) -> Call:
-        """Return the launch that rotates queries and keys of every token and stores keys and values in the cache."""
-        chain, model, (keys, values) = self.chain, self._model, self.chain.caches[layer]
-        sizes = (np.uint32(size) for size in (model.heads, model.kv_heads, model.dim // 8))  # in vectors of eight
-        cells = (chain.room["qkv"], chain.turns, chain.room["queries"], keys, values, *sizes)
-        return chain.launch("rotary", self._tokens, *cells, np.float32(log2_scale(model.dim)))
 
     def _products(self, name: str, x: str) -> list[list[Call]]:
         """Return the calls of the product by the matrix `name` of every layer, from array `x` of the room."""

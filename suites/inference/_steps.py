@@ -92,6 +92,21 @@ def step(bench: gb.Bench, model: str, weights: str, batch: int, context: int) ->
 
 
 @topic.case(
+    model=("llama-3-8b",),
+    weights=("float16",),
+    batch=gb.points((), (), (16, 64)),
+    context=(_CONTEXT,),
+    prefilled=(256,),
+    when=gb.on_gpu,
+)
+def chunked_step(bench: gb.Bench, model: str, weights: str, batch: int, context: int, prefilled: int) -> gb.Task:
+    """Tokens per second of a step as in `step` that also takes the first `prefilled` tokens of another prompt.
+
+    All tokens go through the same products; both kinds of tokens count."""
+    return step_task(bench, MODELS[model], weights, batch, context, gb.POINT, prefilled)
+
+
+@topic.case(
     model=_MODEL,
     weights=gb.points(("float16",), ("int4",), ("float16", "int8", "int4", *EIGHT_KINDS)),
     tokens=gb.points((2048,), (128,), (128, 512, 2048, 8192)),
@@ -124,12 +139,13 @@ class _FirstMemory:
         return is_first
 
 
-def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: int) -> DecodeChain:
-    """Return one step of `batch` sequences, which have `context` tokens after it.
+def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: int, chunk: int = 0) -> DecodeChain:
+    """Return one step of `batch` sequences, which have `context` tokens after it, and of a `chunk` of another prompt.
 
     `kind` is the type of the weights, a key of MODEL_KINDS. Raises Skip if the model does not fit into memory."""
-    weights = ModelWeights(bench, model, kind, float(batch) * context * model.cache_bytes())
-    return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch)
+    cached = float(batch) * context * model.cache_bytes()
+    weights = ModelWeights(bench, model, kind, cached + (prefill_bytes(model, chunk) if chunk else 0.0))
+    return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 
 def _learn_both(chain: DecodeChain | PrefillChain) -> None:
@@ -141,13 +157,14 @@ def _learn_both(chain: DecodeChain | PrefillChain) -> None:
 
 
 def step_task(
-    bench: gb.Bench, model: Model, kind: str, batch: int, context: int, effort: gb.Effort = gb.POINT
+    bench: gb.Bench, model: Model, kind: str, batch: int, context: int, effort: gb.Effort = gb.POINT, chunk: int = 0
 ) -> gb.Task:
     """Return one step, as `decode_step` makes it, as a task judged by its tokens."""
     memory = _FirstMemory(bench)
-    step = decode_step(bench, model, kind, batch, context)
+    step = decode_step(bench, model, kind, batch, context, chunk)
     # The products of weights of eight bits take no single token.
-    alone = DecodeChain(bench, step.chain.weights, step.memory, 1) if batch > 1 and kind not in EIGHT_KINDS else None
+    is_comparable = batch > 1 and not chunk and kind not in EIGHT_KINDS
+    alone = DecodeChain(bench, step.chain.weights, step.memory, 1) if is_comparable else None
 
     def check() -> gb.Observation:
         """Compare the step; the first check also observes peak memory and tokens that differ in a batch of one."""
@@ -158,9 +175,10 @@ def step_task(
             _learn_both(step)
         return {**memory.observed, **observed}
 
+    work, added = model.step(batch, context, step.weight_bytes()), model.prefill(chunk, 0) if chunk else gb.Work()
     stage = gb.Stage(
         in_turn(*step.calls),
-        model.step(batch, context, step.weight_bytes()),
+        gb.Work(moved=work.moved + added.moved, flops=work.flops + added.flops, items=batch + chunk),
         "items",
         "dram",
         modes=("graph",),
@@ -170,7 +188,7 @@ def step_task(
         outputs=step.outputs,
         inputs=step.chain.redraw,
     )
-    files = f"{step.chain.weights.product_files(batch)}, attention.cu, chain.cu" + (
+    files = f"{step.chain.weights.product_files(batch + chunk)}, attention.cu, chain.cu" + (
         ", experts.cu" if model.experts > 1 else ""
     )
     launches = "early" if "early_launch" in bench.traits.features else "in turn"

@@ -1,5 +1,8 @@
 """Hold the seeded weights of a whole model in the memory of a GPU, in the formats of the suite gemm."""
 
+from __future__ import annotations
+
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from .._matrix.gemv import (
 )
 from .._matrix.vendor import WORKSPACE_BYTES, alike
 from .._models import Layer, Model
+from .._tensor_map import tensor_map
 from ._eight import EIGHT_KINDS, ROUNDOFF, EightWeights
 
 _HALF = FORMATS["float16"]
@@ -31,8 +35,20 @@ _SPARE_BYTES = 2**31
 MODEL_KINDS = KINDS | EIGHT_KINDS
 HALF_ROUNDOFF = 2.0**-11
 _OUR_TOKENS = 8  # tokens up to which skinny.cu multiplies halves as fast as the vendor's library
+# As in half_products.cu: rows of a box, columns of a stage, threads of a block, stages, and the tokens for which it is
+# built. They were the fastest of 21 plans on an H200.
+_BOX, _STAGE, _STAGE_THREADS, _STAGES, _STAGE_TOKENS = 64, 128, 288, 4, (16, 32)
 
 AnyWeights = Weights | EightWeights
+
+
+def _half_defines(tokens: int, is_gated: bool) -> dict[str, int]:
+    """Return the macros, by name, with which half_products.cu is built."""
+    return {
+        "TOKENS": next(size for size in _STAGE_TOKENS if size >= tokens),
+        "GATED": int(is_gated),
+        "DEPTH": _STAGES,
+    }
 
 
 def described(weights: Weights, halves: Any, x: Any, y: Any, tokens: int) -> MatrixProduct:
@@ -81,6 +97,10 @@ class ModelWeights:
         It does nothing where gemv.cu multiplies a single token, or the vendor's library many."""
         if (not self._tiled and tokens == 1) or self.is_by_vendor(tokens):
             return
+        if self._is_by_half_products(tokens):
+            every = [_half_defines(tokens, is_gated) for is_gated in (False, True)]
+            self.bench.compile("half_products.cu", "half_products", every)
+            return
         # A mixture of experts computes these matrices with special kernels.
         networks = ("up", "down") if self.model.experts > 1 else ()
         matrices = [
@@ -121,6 +141,8 @@ class ModelWeights:
         if self.is_by_vendor(tokens):
             (call,) = alike(self.bench, [described(weights, weights.words, x, y, tokens)], self.workspace())
             return call
+        if self._is_by_half_products(tokens):
+            return self._half_call(weights, x, y, tokens, is_gated)
         launch = self._launch(weights, tokens, is_gated)
         if self._tiled or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self.workspace())
@@ -130,11 +152,35 @@ class ModelWeights:
         """Return what multiplies `tokens` tokens, for a note."""
         if self.kind in EIGHT_KINDS or self.is_by_vendor(tokens):
             return "the vendor's products"
+        if self._is_by_half_products(tokens):
+            return "half_products.cu"
         return f"gemv.cu, {tensor_source(self.bench, KINDS[self.kind], tokens)}"
 
     def is_by_vendor(self, tokens: int) -> bool:
-        """Return whether the vendor's library multiplies: halves by more tokens than skinny.cu is fast with."""
-        return not MODEL_KINDS[self.kind].is_quantised and tokens > _OUR_TOKENS and self.bench.traits.vendor == "nvidia"
+        """Return whether the vendor's library multiplies: halves by more tokens than our kernels are fast with."""
+        is_few = tokens <= _OUR_TOKENS or self._is_by_half_products(tokens)
+        return not MODEL_KINDS[self.kind].is_quantised and not is_few and self.bench.traits.vendor == "nvidia"
+
+    def _is_by_half_products(self, tokens: int) -> bool:
+        is_few = _OUR_TOKENS < tokens <= _STAGE_TOKENS[-1]
+        return self.kind == "float16" and is_few and "wgmma" in self.bench.traits.features
+
+    def _half_call(self, weights: Weights, x: Any, y: Any, tokens: int, is_gated: bool) -> Call:
+        """Return the early launch of Y = X·Wᵀ by half_products.cu."""
+        defines, units = _half_defines(tokens, is_gated), self.bench.device.device.units
+        kernel, rows = self.bench.kernel("half_products.cu", "half_products", **defines), weights.rows // (1 + is_gated)
+        panels = -(-rows // (_BOX if is_gated else 2 * _BOX))
+        whole = units // panels * panels  # blocks that share panels evenly
+        blocks = min(whole if 20 * whole >= 19 * units else units, panels * (weights.cols // _STAGE))
+        most = defines["TOKENS"]
+        maps = (
+            tensor_map(weights.words, weights.rows, weights.cols, _BOX, _BOX),
+            tensor_map(x, tokens, weights.cols, most, _BOX),
+        )
+        numbers = map(np.uint32, (rows, weights.cols, tokens))
+        args = (*maps, y, *numbers, self.workspace(), self.bench.xp.zeros(panels, "uint32"))
+        shared_bytes = 1024 + _STAGES * 2 * _STAGE * (2 * _BOX + most) + is_gated * 256 * most
+        return partial(kernel.early, (blocks,), (_STAGE_THREADS,), args, shared_bytes)
 
     def workspace(self) -> Any:
         """Return the one workspace of all products of the vendor's library, which run one after another."""

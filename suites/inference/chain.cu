@@ -158,8 +158,10 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 // cosine and sine are in `turns`; multiplies queries by `scale`; copies values. One block per token, in vectors of eight
 // elements, which `dim` counts too. Queries, keys and values are [head][token][dim].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rotary(const uint4* __restrict__ qkv, const uint4* __restrict__ turns, uint4* __restrict__ queries,
-           uint4* __restrict__ keys, uint4* __restrict__ values, u32 heads, u32 kv_heads, u32 dim, float scale) {
+    rotary(const uint4* qkv, const uint4* __restrict__ turns, uint4* queries, uint4* keys, uint4* values, u32 heads,
+           u32 kv_heads, u32 dim, float scale) {
+    gb_allow_next();
+    gb_wait_for_previous();
     const u32 half = dim / 2, place = blockIdx.x;
     const uint4* from = qkv + (u64)place * (heads + 2 * kv_heads) * dim;
     for (u32 i = threadIdx.x; i < (heads + kv_heads) * half; i += THREADS) {

@@ -1,8 +1,9 @@
 """Compute the serving capacity of a run's models from measured times, and predict the latencies that LoadGen measured.
 
-A view of the kind `serving` names cases of three kinds, distinguished by their axes: steps (`batch`, `context`),
-prefills (`tokens`) and sessions of LoadGen (`scenario`, `batch`, `context`), whose first series has medians of the
-latency, `p99` the 99th percentiles, and `arrivals` the moments at which samples arrive."""
+A view of the kind `serving` names cases of four kinds, distinguished by their axes: steps (`batch`, `context`), steps
+with a chunk of a prompt (`prefilled` too), prefills (`tokens`) and sessions of LoadGen (`scenario`, `batch` and
+`context`), whose first series has medians of the latency, `p99` the 99th percentiles, and `arrivals` the moments at
+which samples arrive."""
 
 from __future__ import annotations
 
@@ -165,10 +166,11 @@ class Servings(Derived):
 class _Measured:
     """The measured times of one model on one device in seconds, each the median of a replicate, and at the bound.
 
-    `steps` has them by batch size and tokens of context, `prefills` by tokens of the prompt."""
+    `steps` has them by batch size and tokens of context, `fused` with a chunk, `prefills` by tokens of the prompt."""
 
     summary: Summary
     steps: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
+    fused: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
     prefills: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     sessions: list[Result] = field(default_factory=list)
 
@@ -181,8 +183,9 @@ class _Measured:
         if batch and context and batch <= _MOST_BATCH:
             if "scenario" in dict(result.case.params):
                 self.sessions.append(result)
-            else:
-                self.steps.setdefault((batch, context), []).append(self._pair(result, seconds))
+            elif (chunk := _axis_count(result, "prefilled")) in (None, _CHUNK):
+                times = self.fused if chunk else self.steps
+                times.setdefault((batch, context), []).append(self._pair(result, seconds))
         elif tokens:
             self.prefills.setdefault(tokens, []).append(self._pair(result, seconds))
 
@@ -201,19 +204,20 @@ class _Measured:
         seconds_of_all = [pair[which] for pairs in (*self.steps.values(), *self.prefills.values()) for pair in pairs]
         if not self.steps or not self.prefills or not all(map(math.isfinite, seconds_of_all)):
             return None
+        steps, fused, prefills = (
+            {key: stats.median([pair[which] for pair in pairs]) for key, pairs in sorted(cases.items())}
+            for cases in (self.steps, self.fused, {(tokens, 0): pairs for tokens, pairs in self.prefills.items()})
+        )
         points_by_batch: dict[int, list[tuple[float, float]]] = {}
-        for (batch, context), seconds in sorted(self.steps.items()):
-            middle = stats.median([pair[which] for pair in seconds])
+        for (batch, context), middle in steps.items():
             points_by_batch.setdefault(batch, []).append((float(batch * context), middle))
         lines = {batch: StepLine.fitted(*zip(*points, strict=True)) for batch, points in points_by_batch.items()}
         slopes = [lines[batch].token_s for batch, points in points_by_batch.items() if len(points) > 1]
         if slopes:  # a token of context costs about the same in every batch; the largest batch shows the cost best
             for batch, points in points_by_batch.items():
                 lines[batch] = StepLine.through(*points[0], slopes[-1]) if len(points) == 1 else lines[batch]
-        prefills = {
-            tokens: stats.median([pair[which] for pair in values]) for tokens, values in sorted(self.prefills.items())
-        }
-        return ServingTimes(prefills, lines)
+        longer = {key[0]: seconds - steps[key] for key, seconds in fused.items() if seconds > steps.get(key, math.inf)}
+        return ServingTimes({tokens: seconds for (tokens, _), seconds in prefills.items()}, lines, longer)
 
 
 def _axis_count(result: Result, axis: str) -> int | None:
