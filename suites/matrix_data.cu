@@ -152,7 +152,8 @@ extern "C" __global__ void pack_nibbles(const u8* codes, u64 n, u8* out) {
 //
 // The weights lie row by row, as gemv.cu reads them, or `tiled`, as skinny.cu reads them: in tiles of 16 rows and 128
 // columns. Lane 4·g + t of a warp reads 16 bytes at a time, first of row g and then of row g + 8, and the lanes' pieces
-// lie side by side.
+// lie side by side. A lane has 32 columns of a row that follow each other (int8: two times 16), or where `tiled` is 2
+// those that skinny_wgmma.cu takes from it: of each 16 columns the two from 2·t on and the two from 8 + 2·t on.
 #define GROUP 128
 
 // The indices of a group's scale, and of word number `word` of its elements.
@@ -165,6 +166,20 @@ static __device__ __forceinline__ u64 word_at(u64 row, u64 block, u64 blocks, u3
     if (!tiled) return (row * blocks + block) * words + word;
     const u64 piece = (row / 16 * blocks + block) * (words / 8) + row % 16 / 8 * (words / 16) + j;
     return (piece * 32 + row % 8 * 4 + t) * 4 + word % 4;
+}
+// The column in its group of weight `k` of a group's word number `word`, and the opposite: the number of the weight of
+// column `column`, in which words of EACH weights are counted through.
+template <int EACH>
+static __device__ __forceinline__ u32 column_of(u32 word, u32 k, u32 tiled) {
+    if (tiled < 2) return word * EACH + k;
+    const u32 i = (word / 16 * 4 + word % 4) * EACH + k;  // of the lane's 32 weights
+    return i / 4 * 16 + i / 2 % 2 * 8 + word / 4 % 4 * 2 + i % 2;
+}
+template <int EACH>
+static __device__ __forceinline__ u32 number_of(u32 column, u32 tiled) {
+    if (tiled < 2) return column;
+    const u32 i = column / 16 * 4 + column / 8 % 2 * 2 + column % 2, word = i / EACH;
+    return (word / 4 * 16 + column / 2 % 4 * 4 + word % 4) * EACH + i % EACH;
 }
 
 template <int BITS>
@@ -184,7 +199,7 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
             u32 bits = 0;
 #pragma unroll 1
             for (int k = 0; k < each; ++k) {
-                const float w = spread * drawn<float>(seed, group * GROUP + word * each + k, 0);
+                const float w = spread * drawn<float>(seed, group * GROUP + column_of<each>(word, k, tiled), 0);
                 const int q = (int)fminf(fmaxf(rintf(w / scale), (float)-most), (float)most) + bias;
                 const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu explains this order
                 bits |= (u32)q << (BITS * place);
@@ -195,30 +210,31 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
 }
 
 // Writes weight `first` + i, counted row by row, to out[i]; `first` and `n` are multiples of the group size. A thread
-// reads one word of weights and stores eight bytes at once.
+// has eight weights, and stores eight bytes at once.
 template <int BITS, class F>
 static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 first, u64 n,
                                                u64 blocks, u32 tiled, typename F::Word* out) {
     const int bias = BITS == 8 ? 128 : 8, each = 32 / BITS;
-    for (u64 i = gb_thread(); i < n / each; i += gb_threads()) {
-        const u64 at = first / each + i;
-        const u32 group = (u32)(at / (GROUP / each)), row = group / (u32)blocks, block = group % (u32)blocks;
-        const u32 word = words[word_at<BITS>(row, block, blocks, (u32)(at % (GROUP / each)), tiled)];
+    for (u64 i = gb_thread(); i < n / 8; i += gb_threads()) {
+        const u64 at = first / 8 + i;
+        const u32 group = (u32)(at / (GROUP / 8)), row = group / (u32)blocks, block = group % (u32)blocks;
         float scale, unused;
         gb_halves(scales[scale_at(row, block, blocks, tiled)], scale, unused);
         union {
-            typename F::Word values[each];
-            uint2 pairs[each * sizeof(typename F::Word) / 8];
+            typename F::Word values[8];
+            uint2 pairs[sizeof(typename F::Word)];
         } found;
 #pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
+        for (int e = 0; e < 8; ++e) {
+            const u32 number = number_of<each>(at % (GROUP / 8) * 8 + e, tiled), k = number % each;
+            const u32 word = words[word_at<BITS>(row, block, blocks, number / each, tiled)];
+            const u32 place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
             // exact in float, because a scale has 11 significant bits and a weight has 8
-            found.values[k] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
+            found.values[e] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
         }
-        uint2* to = (uint2*)(out + i * each);
+        uint2* to = (uint2*)(out + i * 8);
 #pragma unroll
-        for (int k = 0; k < (int)(sizeof(found.pairs) / 8); ++k) to[k] = found.pairs[k];
+        for (int k = 0; k < (int)sizeof(typename F::Word); ++k) to[k] = found.pairs[k];
     }
 }
 

@@ -437,6 +437,10 @@ template <int PENDING>
 static __device__ __forceinline__ void gb_await_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+// Lets registers keep the operand of products up to this place in the program.
+static __device__ __forceinline__ void gb_keep(u32 (&a)[4]) {
+    asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
 // Waits until the phase of a barrier is over, between products: a branch of the program there would end their queue. Another
 // warp has to bound this wait by gb_barrier_await for what follows it.
 static __device__ __forceinline__ void gb_products_await(u64* barrier, u32 parity) {

@@ -2,7 +2,8 @@
 // has `tokens` × `cols` halves, Y has `tokens` × `rows`, all row by row. The weights go from memory to registers and
 // from there into matrix instructions of 16 rows × GB_COLUMNS tokens × 16 columns. The order of the columns within an
 // instruction is free as long as W and X use the same one, so each lane loads 16 bytes of a row as they lie in memory.
-// Quantised weights lie in the order in which a warp reads them (data.cu, tiled).
+// Quantised weights lie in the order in which a warp reads them (matrix_data.cu); with PAIRED that order suits
+// skinny_wgmma.cu, and few tokens of X are read in pairs of columns.
 //
 // A warp has PANELS × 16 rows, and keeps AHEAD × 128 columns of their weights in flight. A block has ACROSS × DOWN
 // warps: DOWN groups of rows, and ACROSS warps that share the columns. gridDim.y blocks share the columns once more;
@@ -12,6 +13,9 @@
 // half, and y[r] is gb_gated of rows r (the gate) and `rows` + r.
 #ifndef GATED
 #define GATED 0
+#endif
+#ifndef PAIRED
+#define PAIRED 0
 #endif
 #define GROUP 128
 #define HEIGHT (16 * PANELS * DOWN)  // rows of W that a block computes
@@ -92,6 +96,16 @@ static __device__ __forceinline__ u32 place_of(u32 i, u32 t) {
 #endif
 }
 
+// Returns what lane t needs of a token's 128 columns for the steps 2·pair and 2·pair + 1.
+static __device__ __forceinline__ uint4 columns_of(const uint4* token, u32 pair, u32 t) {
+#if PAIRED
+    const u32* const two = (const u32*)(token + 4 * pair) + t;
+    return make_uint4(gb_word(two), gb_word(two + 4), gb_word(two + 8), gb_word(two + 12));
+#else
+    return gb_word(token + place_of(pair, t));
+#endif
+}
+
 #if WEIGHTS >= 3
 #define STEP (64 * VECTORS)  // vectors from a lane's 128 columns to its next 128
 #define APART 32             // vectors between those of the same 128 columns
@@ -114,7 +128,7 @@ static __device__ __forceinline__ Place place_at(const uint4* w, const unsigned 
                                                  u32 rows, u32 cols, u32 tokens) {
     const u32 g = gb_row(), t = gb_part(), blocks = cols / GROUP, none = cols % GROUP;
 #if !STAGED
-    x += (u64)g * blocks * 16 + place_of(0, t);  // the token of this lane
+    x += (u64)g * blocks * 16;  // the token of this lane
 #endif
     // A sum at run time, or the compiler would make the masks constants.
     Place at = {{}, {}, x, blocks, tokens, {0x000f000fu + none, 0x00f000f0u + none}};
@@ -189,7 +203,7 @@ static __device__ __forceinline__ void multiply(Sums& sums, const Taken& taken, 
 #if STAGED
             x[n] = staged[(GB_COLUMNS * n + g) * PITCH + 4 * pair + t];
 #else
-            x[n] = g < at.tokens ? gb_word(at.x + block * 16 + place_of(pair, 0)) : make_uint4(0, 0, 0, 0);
+            x[n] = g < at.tokens ? columns_of(at.x + block * 16, pair, t) : make_uint4(0, 0, 0, 0);
 #endif
 #if BIASED
             x[n].y = gb_half2_fma(x[n].y, 0x2c002c00u, 0), x[n].w = gb_half2_fma(x[n].w, 0x2c002c00u, 0);

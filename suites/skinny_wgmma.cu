@@ -2,42 +2,42 @@
 // "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in the order of
 // skinny.cu; X and Y are those of skinny.cu.
 //
-// X is the right operand, in shared memory, and the weights are the left one: bulk copies bring them to shared memory,
-// each warp those of its 16 rows, and they become halves in registers. A block has WARPGROUPS × 64 rows, and DEPTH stages
-// of AHEAD × 128 columns in flight. Its warps never wait for each other: each starts the copies of its weights, and the
-// last warp that has read a stage of X starts the copy of the next one to its place. The grid stays resident: each block
-// takes an equal part of the groups of 128 columns of all panels of rows, panel after panel. Where blocks share a panel,
-// the last one adds up the sums that all left in `partial`. With GATED, W has 2·`rows` rows, and half the warps have the
-// second half of them.
+// X is the right operand, in shared memory, and the weights are the left one: tensor copies bring both to shared memory,
+// and the weights become halves in registers, scaled. A block has WARPGROUPS × 64 rows, and a further warp, which starts
+// the copies: DEPTH stages of AHEAD × 128 columns are in flight. The others convert 32 columns while the tensor cores
+// multiply the 32 before. The grid stays resident: each block takes an equal part of the groups of AHEAD × 128 columns of
+// all panels of rows, panel after panel (gb_is_whole). With GATED, W has 2·`rows` rows, and half the warps have the second
+// half of them.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
+#include "panels.cuh"
 #ifndef GATED
 #define GATED 0
 #endif
 #define GROUP 128
+#define STEPS 2  // steps of 16 columns that a warp converts at once
 #if WEIGHTS == 4
 #define VECTORS 1  // vectors of 16 bytes that a lane reads of a row's 128 columns
 #else
 #define VECTORS 2
 #endif
-#define WARPS (4 * WARPGROUPS)
+#define WARPS (4 * WARPGROUPS)  // that multiply
 #define THREADS (32 * WARPS)
-#define SUMS (TOKENS / 2)                            // of a thread
-#define OUTPUTS (64 * WARPGROUPS / (1 + GATED))      // rows of Y of a panel
-#define TILE_BYTES (TOKENS * 128)                    // 64 columns of all tokens
-#define GROUP_BYTES (2 * TILE_BYTES)
-#define TILE (64 * VECTORS)                          // vectors of 16 rows of a group of weights
+#define SUMS (TOKENS / 2)                        // of a thread
+#define OUTPUTS (64 * WARPGROUPS / (1 + GATED))  // rows of Y of a panel
+#define TILE_BYTES (TOKENS * 128)                // 64 columns of all tokens
+#define TILE (64 * VECTORS)                      // vectors of 16 rows of a group of weights
+#define PIECE (AHEAD % 2 ? 1 : 2 / VECTORS)      // groups of a tensor copy of weights
+#define WEIGHT_BYTES (AHEAD * WARPS * 16 * TILE)
+#define SCALE_BYTES (AHEAD * WARPS * 32)
+#define X_BYTES (2 * AHEAD * TILE_BYTES)
 
 typedef unsigned short u16;
 
-struct Part {  // `left` groups from `block` of a panel on, and then of the panels behind it
+struct Part {  // `left` stages from `block` of a panel on, and then of the panels behind it
     u32 panel, block, left;
-    __device__ __forceinline__ u32 count(u32 blocks) const {  // groups of the next stage
-        const u32 in_row = blocks - block, most = left < in_row ? left : in_row;
-        return most < AHEAD ? most : AHEAD;
-    }
-    __device__ __forceinline__ void pass(u32 count, u32 blocks) {
-        block += count, left -= count;
-        if (block == blocks) block = 0, ++panel;
+    __device__ __forceinline__ void pass(u32 blocks) {
+        --left;
+        if (++block == blocks) block = 0, ++panel;
     }
 };
 
@@ -45,161 +45,141 @@ static __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// The columns of step s of a group's eight that this thread has of a row, exact in half precision (skinny.cu explains it).
-static __device__ __forceinline__ void convert(u32& low, u32& high, const uint4 (&v)[VECTORS], int s, u32 mask) {
+// A row's scale as pairs of halves: times 2^24, times 2^20, and times minus the bias of the weights, all of them over
+// 2^(24 - power). `powers` has the power in the place of a half's exponent, twice.
+struct Scale {
+    u32 low, high, bias;
+    __device__ __forceinline__ void set(u16 bits, u32 powers) {
+        low = gb_bytes(bits, 0, 0x1010) + powers;
+        high = low - 0x10001000u;
+        bias = low + 0x80008000u - (WEIGHTS == 4 ? 0x54005400u : 0x44004400u);
+    }
+};
+
+// The columns of step s of a group's eight that this thread has of a row, scaled. An integer n in the low bits of a half is
+// n/2^24, and four bits higher it is n/2^20, so that one instruction subtracts the bias from two weights and scales them.
+static __device__ __forceinline__ void convert(u32& low, u32& high, const uint4 (&v)[VECTORS], int s, const Scale& scale) {
 #if WEIGHTS == 4
     const u32 word = word_of(v[0], s / 2) >> (8 * (s & 1));
-    low = (word & mask) | 0x64006400u, high = (word & mask << 4) | 0x64006400u;
-    low = gb_half2_minus(low, 0x64086408u), high = gb_half2_fma(high, 0x2c002c00u, 0xd480d480u);  // high/16 - 72
+    low = gb_half2_fma(word & 0x000f000fu, scale.low, scale.bias);
+    high = gb_half2_fma(word & 0x00f000f0u, scale.high, scale.bias);
 #else
     const u32 word = word_of(v[s / 4], s % 4);
-    low = gb_bytes(word, 0x64646464u, 0x4140), high = gb_bytes(word, 0x64646464u, 0x4342);
-    low = gb_half2_minus(low, 0x64806480u), high = gb_half2_minus(high, 0x64806480u);
+    low = gb_half2_fma(gb_bytes(word, 0, 0x4140), scale.low, scale.bias);
+    high = gb_half2_fma(gb_bytes(word, 0, 0x4342), scale.low, scale.bias);
 #endif
 }
 
-static __device__ __forceinline__ float float_of(u16 half) {
-    float value, unused;
-    gb_halves(half, value, unused);
-    return value;
-}
-
-// Writes X as the shared memory of `skinny_wgmma` has it: groups of 128 columns of TOKENS tokens, in which the columns that
-// a thread has of the weights are those that the instruction multiplies with. A warp has 8 tokens of a group.
-extern "C" __global__ void __launch_bounds__(256) arrange_x(const uint4* x, u32* image, u32 blocks, u32 tokens) {
-    gb_allow_next();
-    gb_wait_for_previous();
-    const u32 part = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
-    const u32 token = part % (TOKENS / 8) * 8 + lane / 4, block = part / (TOKENS / 8);
-    if (block >= blocks) return;
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-        const u32 place = WEIGHTS == 4 ? 4 * t + i : 8 * (i / 2) + 2 * t + i % 2;
-        const uint4 v = token < tokens ? gb_fetch(x + ((u64)token * blocks + block) * 16 + place) : make_uint4(0, 0, 0, 0);
-        u32* const row = image + (u64)block * (GROUP_BYTES / 4) + i / 2 * (TILE_BYTES / 4) + token * 32 + t;
-#pragma unroll
-        for (u32 m = 0; m < 4; ++m) row[((i % 2 * 4 + m) ^ token % 8) * 4] = word_of(v, m);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    skinny_wgmma(const uint4* __restrict__ w, const u16* __restrict__ scales, const u8* x, u16* y, u32 rows, u32 cols,
-                 u32 tokens, float* partial, u32* arrived) {
+// `w` has a row of tiles of 16 rows in words of 8 bytes, and `scales` their scales. The scales are less than 2^(16 - power).
+extern "C" __global__ void __launch_bounds__(THREADS + 32, RESIDENT)
+    skinny_wgmma(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap scales,
+                 const __grid_constant__ GbTensorMap x, u16* y, u32 rows, u32 cols, u32 tokens, u32 power, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
-    __shared__ u64 full[WARPS][DEPTH], x_full[DEPTH];
-    __shared__ u32 readers[DEPTH];  // warps that have read a stage of X
-    __shared__ __align__(16) u16 scales_of[WARPS][DEPTH][AHEAD * 16];
-    u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
-    uint4* const ring = (uint4*)(stages + DEPTH * AHEAD * GROUP_BYTES);
-    const u32 blocks = cols / GROUP, groups = (rows + OUTPUTS - 1) / OUTPUTS * blocks;
-    const u32 first = (u32)((u64)groups * blockIdx.x / gridDim.x), end = (u32)((u64)groups * (blockIdx.x + 1) / gridDim.x);
-    const u32 lane = threadIdx.x % 32, warp = gb_shuffle(threadIdx.x / 32, 0), mask = 0x000f000fu + cols % GROUP;
+    __shared__ u64 full[DEPTH], empty[DEPTH];
+    u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;  // of X
+    u8* const ring = stages + DEPTH * X_BYTES;                           // of weights
+    u16* const scales_of = (u16*)(ring + DEPTH * WEIGHT_BYTES);
+    const u32 blocks = cols / (GROUP * AHEAD), all = (rows + OUTPUTS - 1) / OUTPUTS * blocks;
+    const u32 first = (u32)((u64)all * blockIdx.x / gridDim.x), end = (u32)((u64)all * (blockIdx.x + 1) / gridDim.x);
+    const u32 lane = threadIdx.x % 32, warp = gb_shuffle(threadIdx.x / 32, 0), powers = power * 0x04000400u;
+    Part now = {first / blocks, first % blocks, end - first};
+    if (threadIdx.x < DEPTH) gb_barrier_init(full + threadIdx.x), gb_barrier_init(empty + threadIdx.x, WARPS);
+    __syncthreads();
+    gb_allow_next();
+    if (warp == WARPS) {
+        if (lane != 0) return;
+        const auto load = [&](u32 slot, const Part& at) {
+            gb_barrier_expect(full + slot, WEIGHT_BYTES + SCALE_BYTES + X_BYTES);
+#pragma unroll
+            for (u32 half = 0; half <= GATED; ++half) {
+                const u32 tile = at.panel * (OUTPUTS / 16) + half * (rows / 16), own = half * (WARPS / 2);
+#pragma unroll
+                for (u32 k = 0; k < AHEAD; k += PIECE)
+                    gb_tensor_load(ring + slot * WEIGHT_BYTES + (k * WARPS + own * PIECE) * (16 * TILE), &w,
+                                   (at.block * AHEAD + k) * (2 * TILE), tile, full + slot);
+                gb_tensor_load(scales_of + slot * (SCALE_BYTES / 2) + own * (16 * AHEAD), &scales, at.block * (4 * AHEAD),
+                               tile, full + slot);
+            }
+        };
+        const auto load_x = [&](u32 slot, const Part& at) {
+#pragma unroll
+            for (u32 i = 0; i < 2 * AHEAD; ++i)
+                gb_tensor_load(stages + slot * X_BYTES + i * TILE_BYTES, &x, (2 * AHEAD * at.block + i) * 64, 0, full + slot);
+        };
+        Part next = now;
+        u32 number = 0;
+        for (; number < DEPTH && next.left != 0; ++number, next.pass(blocks)) load(number, next);
+        gb_wait_for_previous();
+        for (u32 n = 0; n < number; ++n, now.pass(blocks)) load_x(n, now);
+        for (; next.left != 0; ++number, next.pass(blocks)) {
+            gb_barrier_await(empty + number % DEPTH, number / DEPTH % 2 ^ 1);
+            load(number % DEPTH, next), load_x(number % DEPTH, next);
+        }
+        for (u32 n = number < DEPTH ? 0 : number - DEPTH; n < number; ++n)  // bounds the waits of the other warps
+            gb_barrier_await(full + n % DEPTH, n / DEPTH % 2);
+        return;
+    }
+    gb_wait_for_previous();
     const u32 half = GATED && warp % 4 / 2;  // two warps of a warpgroup have gates, and two the rows that these multiply
     const u32 own = GATED ? warp / 4 * 2 + warp % 2 : warp;  // number of the warp's 16 rows of Y in a panel
-    // Start the copies of a stage, by one thread: of the warp's weights, and of X. The last rows stand in for rows behind
-    // them.
-    const auto load = [&](u32 slot, const Part& at, u32 count) {
-        const u32 wanted = at.panel * (OUTPUTS / 16) + own, last = (rows - 1) / 16;
-        const u64 tile = (u64)((wanted < last ? wanted : last) + half * (rows / 16)) * blocks + at.block;
-        gb_bulk_load(ring + (warp * DEPTH + slot) * AHEAD * TILE, w + tile * TILE, count * (16 * TILE), full[warp] + slot);
-        gb_bulk_load(scales_of[warp][slot], scales + tile * 16, count * 32, full[warp] + slot);
-    };
-    const auto load_x = [&](u32 slot, const Part& at, u32 count) {
-        gb_bulk_load(stages + slot * AHEAD * GROUP_BYTES, x + (u64)at.block * GROUP_BYTES, count * GROUP_BYTES, x_full + slot);
-    };
-    if (lane < DEPTH) gb_barrier_init(full[warp] + lane, 2);
-    if (threadIdx.x < DEPTH) gb_barrier_init(x_full + threadIdx.x), readers[threadIdx.x] = 0;
-    __syncthreads();
-    const Part start = {first / blocks, first % blocks, end - first};
-    Part now = start, next = start;  // the next groups to multiply, and to copy
-    for (u32 slot = 0; slot < DEPTH; ++slot) {
-        const u32 count = next.count(blocks);
-        if (lane == 0 && count != 0) load(slot, next, count);
-        next.pass(count, blocks);
-    }
-    gb_allow_next();
-    gb_wait_for_previous();
-    next = start;
-    for (u32 slot = 0; slot < DEPTH; ++slot) {
-        const u32 count = next.count(blocks);
-        if (threadIdx.x == 0 && count != 0) load_x(slot, next, count);
-        next.pass(count, blocks);
-    }
-    for (u32 slot = 0, parity = 0; now.left != 0;) {
+    const u32 place = half * (WARPS / 2) + own;
+    const u64 described = gb_described(stages);
+    u32 left[2][STEPS][4] = {};  // of the products that run, and the next ones
+    for (u32 slot = 0, parity = 0, last = DEPTH; now.left != 0;) {
         const u32 panel = now.panel;
         float sums[SUMS] = {};
         do {
-            const u32 count = now.count(blocks), coming = next.count(blocks);
-            const uint4* const tiles = ring + (warp * DEPTH + slot) * AHEAD * TILE + lane;
-            gb_barrier_await(full[warp] + slot, parity);
-            gb_barrier_await(x_full + slot, parity);
+            const uint4* const tiles = (const uint4*)(ring + slot * WEIGHT_BYTES) + place * PIECE * TILE + lane;
+            const u16* const two = scales_of + slot * (SCALE_BYTES / 2) + place * (16 * AHEAD) + lane / 4;
+            const u64 columns = described + slot * (X_BYTES / 16);
+            uint4 v[2][VECTORS];
+            Scale scale[2];
+            const auto take = [&](int k) {
+#pragma unroll
+                for (int i = 0; i < 2 * VECTORS; ++i)
+                    v[i / VECTORS][i % VECTORS] = tiles[(k / PIECE * PIECE * WARPS + k % PIECE) * TILE + 32 * i];
+                scale[0].set(two[16 * k], powers), scale[1].set(two[16 * k + 8], powers);
+            };
+            gb_products_await(full + slot, parity);
+            take(0);
 #pragma unroll
             for (int k = 0; k < AHEAD; ++k) {
-                if (k >= count) continue;
-                uint4 v[2][VECTORS];
 #pragma unroll
-                for (int i = 0; i < 2 * VECTORS; ++i) v[i / VECTORS][i % VECTORS] = tiles[k * TILE + 32 * i];
-                const u16* const two = scales_of[warp][slot] + 16 * k + lane / 4;
-                const float scale[2] = {float_of(two[0]), float_of(two[8])};
-                const u64 tile = gb_described(stages + (slot * AHEAD + k) * GROUP_BYTES);
-                float fresh[SUMS];
+                for (int from = 0; from < 8; from += STEPS) {
+                    u32(&a)[STEPS][4] = left[from / STEPS % 2], (&before)[STEPS][4] = left[from / STEPS % 2 ^ 1];
 #pragma unroll
-                for (int from = 0; from < 8; from += 4) {
-                    u32 a[4][4];
-#pragma unroll
-                    for (int s = 0; s < 4; ++s) {
-                        convert(a[s][0], a[s][2], v[0], from + s, mask);
-                        convert(a[s][1], a[s][3], v[1], from + s, mask);
+                    for (int s = 0; s < STEPS; ++s) {
+                        convert(a[s][0], a[s][2], v[0], from + s, scale[0]);
+                        convert(a[s][1], a[s][3], v[1], from + s, scale[1]);
                     }
+                    if (from + STEPS == 8 && k + 1 < AHEAD) take(k + 1);
                     gb_begin_products();
 #pragma unroll
-                    for (int s = 0; s < 4; ++s)
-                        gb_products(fresh, a[s], tile + from / 4 * (TILE_BYTES / 16) + s * 2, from + s > 0);
+                    for (int s = from; s < from + STEPS; ++s)
+                        gb_products(sums, a[s - from], columns + (2 * k + s / 4) * (TILE_BYTES / 16) + s % 4 * 2, 1);
                     gb_end_products();
-                }
-                gb_await_products<0>();
+                    gb_await_products<1>();
 #pragma unroll
-                for (int i = 0; i < SUMS; ++i) sums[i] += scale[i / 2 % 2] * fresh[i];
-            }
-            __syncwarp();  // all lanes have read the stage
-            if (lane == 0 && coming != 0) {
-                load(slot, next, coming);
-                if (atomicAdd(readers + slot, 1u) == WARPS - 1) {
-                    readers[slot] = 0;
-                    load_x(slot, next, coming);
+                    for (int s = 0; s < STEPS; ++s) gb_keep(before[s]);
+                    if (k + from == 0 && lane == 0 && last != DEPTH) gb_barrier_arrive(empty + last);  // no product reads it
                 }
             }
-            now.pass(count, blocks), next.pass(coming, blocks);
+            last = slot;
+            now.pass(blocks);
             if (++slot == DEPTH) slot = 0, parity ^= 1;
         } while (now.left != 0 && now.block != 0);
-        // These are all sums of the panel that the block computes.
-        const u64 start = (u64)panel * blocks, stop = start + blocks;
-        bool is_mine = first <= start && stop <= end;
-        if (!is_mine) {
-            const u32 from = (u32)(((start + 1) * gridDim.x - 1) / groups), to = (u32)((stop * gridDim.x - 1) / groups);
-            float* const slot = partial + (2 * blockIdx.x + (first < start)) * (u64)(SUMS * THREADS) + threadIdx.x;
+        gb_await_products<0>();
+        if (gb_is_whole<THREADS>(sums, (u64)panel * blocks, blocks, all, partial, arrived + panel)) {
+            const float unit = __uint_as_float((151 - power) << 23);
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) slot[i * THREADS] = sums[i];
-            is_mine = gb_is_last(arrived + panel, to - from + 1);
-            if (is_mine) {
-#pragma unroll
-                for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-                for (u32 block = from; block <= to; ++block) {  // always in the same order
-                    const bool is_second = (u64)groups * block / gridDim.x < start;
-                    const float* const there = partial + (2 * block + is_second) * (u64)(SUMS * THREADS) + threadIdx.x;
-#pragma unroll
-                    for (int i = 0; i < SUMS; ++i) sums[i] += gb_load_l2(there + i * THREADS);
-                }
-            }
-        }
-        if (is_mine) {
+            for (int i = 0; i < SUMS; ++i) sums[i] *= unit;
 #if GATED
-            float* const gated = (float*)(ring + WARPS * DEPTH * AHEAD * TILE) + 32 * own + lane;
-            __syncthreads();  // all warps have read those of the panel before
+            float* const gated = (float*)(scales_of + DEPTH * (SCALE_BYTES / 2)) + 32 * own + lane;
+            gb_group_barrier(1, THREADS);  // all warps have read those of the panel before
 #pragma unroll
             for (int i = 0; i < SUMS; ++i)
                 if (half == 1) gated[i * (THREADS / 2)] = sums[i];
-            __syncthreads();
+            gb_group_barrier(1, THREADS);
 #pragma unroll
             for (int i = 0; i < SUMS; ++i)
                 if (half == 0) sums[i] = gb_gated(sums[i], gated[i * (THREADS / 2)]);

@@ -169,11 +169,14 @@ static void make_ready(Index grid_size, Index block_size) {
     slots[1].assign(size, Slot());
     block = {0, 0};
 }
+// Blocks run in any order: in every second launch from the last one back.
+static thread_local bool is_backwards = true;
 static void run_blocks(Index grid_size, Index block_size) {
     make_ready(grid_size, block_size);
+    is_backwards = !is_backwards;
     for (blockIdx.z = 0; blockIdx.z < grid_size.z; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid_size.y; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < grid_size.x; ++blockIdx.x) run_block();
+            for (u32 i = 0; i < grid_size.x; ++i) blockIdx.x = is_backwards ? grid_size.x - 1 - i : i, run_block();
 }
 template <class... A>
 struct Launch {
@@ -259,20 +262,26 @@ static inline void gb_bulk_load(void* there, const void* from, u32 bytes, u64* b
     gb_barrier_expect(barrier, bytes);
 }
 #define __grid_constant__
-struct GbTensorMap { const unsigned short* matrix; u64 columns, rows, box, rest[12]; };  // boxes of 64 columns
+// Of boxes of `high` rows × 64 halves, swizzled; or with `wide` of boxes of high × wide words of 8 bytes, as they lie.
+struct GbTensorMap { const unsigned short* matrix; u64 columns, rows, high, wide, rest[11]; };
 static inline void gb_tensor_load(void* shared, const GbTensorMap* map, u32 x, u32 y, u64*) {
-    for (u32 row = 0; row < map->box; ++row)
-        for (u32 i = 0; i < 8; ++i) {
-            u8* const to = (u8*)shared + row * 128 + (i ^ row % 8) * 16;
-            if (y + row < map->rows) memcpy(to, map->matrix + (y + row) * map->columns + x + 8 * i, 16);
-            else memset(to, 0, 16);
-        }
+    for (u32 i = 0; i < map->high * map->wide; ++i) {
+        const u64 row = y + i / map->wide, column = x + i % map->wide;
+        const bool is_inside = row < map->rows && column < map->columns;
+        ((u64*)shared)[i] = is_inside ? ((const u64*)map->matrix)[row * map->columns + column] : 0;
+    }
+    for (u32 i = 0; map->wide == 0 && i < 8 * map->high; ++i) {
+        const u64 row = i / 8;
+        u8* const to = (u8*)shared + row * 128 + (i ^ row) % 8 * 16;
+        if (y + row < map->rows) memcpy(to, map->matrix + (y + row) * map->columns + x + i % 8 * 8, 16);
+        else memset(to, 0, 16);
+    }
 }
-static inline void gb_barrier_arrive(u64* barrier) { gb_barrier_expect(barrier, 0); }
 #define __cluster_dims__(...)  // a block is alone in its cluster
 #define gb_tensor_load_both gb_tensor_load
 static inline u32 gb_cluster_rank() { return 0; }
 static inline void gb_cluster_barrier() { __syncthreads(); }
+static inline void gb_barrier_arrive(u64* barrier) { gb_barrier_expect(barrier, 0); }
 static inline void gb_barrier_arrive_at(u64* barrier, u32) { gb_barrier_expect(barrier, 0); }
 template <int COUNT> static void gb_fewer_registers() {}
 template <int COUNT> static void gb_more_registers() {}
@@ -396,6 +405,7 @@ static inline u32 gb_shared_address(const void* shared) {
     return (u32)(size_t)shared;
 }
 static inline void gb_async_fence() {}
+static inline void gb_keep(u32 (&)[4]) {}
 static inline void gb_begin_products() {}
 static inline void gb_end_products() {}
 template <int PENDING> static void gb_await_products() {}

@@ -35,7 +35,11 @@ def source(file: str) -> str:
 
 def text_of(path: Path) -> str:
     """Return a kernel's file with the headers that it includes."""
-    return _INCLUDE.sub(lambda found: text_of(path.parent / found[1]), path.read_text())
+    places = path.parent, SUITES
+    return _INCLUDE.sub(
+        lambda found: text_of(next(place / found[1] for place in places if (place / found[1]).is_file())),
+        path.read_text(),
+    )
 
 
 def path_of(place: Path) -> str:
@@ -121,3 +125,11 @@ def kernel(file: str, name: str, **defines: int) -> Any:
 def _cell(arg: Any) -> Any:
     """Return the value of a parameter: the address of an array, or the scalar itself."""
     return np.array([arg.ctypes.data], np.uint64) if arg.ndim else arg.reshape(1)
+
+
+def tensor_map(matrix, rows, columns, box_rows, box_columns, is_plain=False):
+    """Return the tensor map of a NumPy array, as the kernels on the grid read it (GbTensorMap)."""
+    assert rows * columns * (8 if is_plain else 2) <= matrix.nbytes
+    assert is_plain or box_columns == 64
+    cells = (matrix.ctypes.data, columns, rows, box_rows, box_columns if is_plain else 0, *[0] * 11)
+    return np.array(cells, np.uint64).view("V128")[0]

@@ -7,8 +7,8 @@ import dataclasses
 import types
 from typing import Any
 
-import numpy as np
-from _grid import kernel, path_of
+from _grid import kernel, path_of, tensor_map
+from _modules import shared_modules
 
 from gpubench import plugins
 from gpubench.authoring.axes import Target
@@ -47,6 +47,7 @@ class PaperBench(Bench):
 def bench(suite, vendor="amd", free=2**40, **params):
     """Return a bench of the suite on a GPU on paper; with vendor `amd`, NumPy computes the library's products."""
     features = frozenset({"matrix", "wgmma"} if vendor == "nvidia" else ())
+    shared_modules("_matrix.gemv")[0].tensor_map = tensor_map
     traits = Traits(vendor, "sm_90", "cuda", ("hot",), "perf_counter", warp=32, is_gpu=True, features=features)
     gpu = PaperGpu(traits, free=free)
     case = Case(suite.name, "case", tuple(params.items()))
@@ -68,8 +69,3 @@ def products_by_numpy(bench, product, workspace=None, units=0):
         product.c.view("float16")[: shape.batch * shape.m * shape.n] = (a @ b).astype("float16").ravel()
 
     return types.SimpleNamespace(call=call, notes={})
-
-
-def paper_map(matrix, rows, columns, box_rows, box_columns):
-    assert (rows * columns <= matrix.size, box_columns) == (True, 64)
-    return np.array([matrix.ctypes.data, columns, rows, box_rows, *[0] * 12], np.uint64).view("V128")[0]

@@ -366,8 +366,8 @@ def libraries(patch) -> None:
         "cupy_backends.cuda.libs",
     ):
         patch.setitem(sys.modules, name, MagicMock())
-    for module in ("tensor._hgemm", "inference._latent", "inference._weights"):
-        patch.setattr(room_module("suites", module), "tensor_map", lambda *_: np.zeros(128, np.uint8))
+    for module in ("tensor._hgemm", "inference._latent", "inference._weights", "_matrix.gemv"):
+        patch.setattr(room_module("suites", module), "tensor_map", lambda *_, **__: np.zeros(128, np.uint8))
     vendor = room_module("suites", "_matrix.vendor")
     for name in ("_gemm_ex", "_matmul", "_hipblaslt"):
         patch.setattr(vendor, name, _product)

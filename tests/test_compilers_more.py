@@ -225,8 +225,8 @@ def test_a_decoder_layer_is_that_of_the_suite_inference_in_double_precision():
 @needs_compiler
 @pytest.mark.slow
 def test_a_decoder_layer_by_the_vendors_products_and_our_kernels_is_that_layer(monkeypatch):
-    for name in ("_chain", "_prefill_attention"):
-        monkeypatch.setattr(suite_module("inference", name), "vendor", products_by_numpy)
+    for module in (room_module("suites", "_matrix.vendor"), suite_module("inference", "_prefill_attention")):
+        monkeypatch.setattr(module, "vendor", products_by_numpy)
     made = decoder_layer()
     built, error = computed(made, "vendor")
     assert 0 < error < 2e-3

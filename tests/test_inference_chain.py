@@ -4,7 +4,7 @@ import _grid
 import numpy as np
 import pytest
 from _earlier import expect_found
-from _grid_device import bench, paper_map, products_by_numpy
+from _grid_device import bench, products_by_numpy
 from _modules import room_module, suite_modules
 from _poison import overwrite
 
@@ -118,7 +118,7 @@ def test_the_check_of_a_step_finds_a_wrong_cache_a_wrong_token_and_unwritten_log
 @pytest.fixture
 def library(monkeypatch):
     """Replace the products of the vendor's library by those of NumPy."""
-    monkeypatch.setattr(WEIGHTS, "tensor_map", paper_map)
+    monkeypatch.setattr(WEIGHTS, "tensor_map", _grid.tensor_map)
     for module in (room_module("suites", "_matrix.vendor"), ATTENTION):
         monkeypatch.setattr(module, "vendor", products_by_numpy)
 

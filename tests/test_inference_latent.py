@@ -5,7 +5,7 @@ import dataclasses
 import _grid
 import numpy as np
 import pytest
-from _grid_device import bench, paper_map
+from _grid_device import bench
 from _modules import suite_module
 from _numpy_triton import ElementPointer, NumpyTriton
 
@@ -48,7 +48,7 @@ def attention(request, monkeypatch):
         return PaperKernel(monkeypatch, kernel, constants)
 
     monkeypatch.setattr(LATENT._triton, "BuiltKernel", built)
-    monkeypatch.setattr(LATENT, "tensor_map", paper_map)
+    monkeypatch.setattr(LATENT, "tensor_map", _grid.tensor_map)
     monkeypatch.setattr(LATENT, "chunk_of", lambda *_: int(request.param[-1]))
     device = bench(SUITE, "nvidia")
     features = frozenset({request.param[:-2]})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from gpubench.api import suite as gb
 
 from .._checks import flipping, in_turn
+from .._tensor_map import tensor_map
 from .data import Maker
 from .formats import FORMATS, PRECISIONS, Precision
 from .rotation import copies_of, rotated, rotation_notes
@@ -25,7 +27,14 @@ _FEW_ROWS_THREADS = 512  # threads of a block that shares the columns of a few r
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # lanes of a warp per token in skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
 _MOST_TOKENS = 64
-_FEW_TOKENS = 8  # tokens up to which skinny.cu is as fast as memory
+_LEAST_GROUPS = 10  # of 128 columns that a block multiplies, or the sums of more blocks are slower to add
+_SHARED_BYTES = 225 * 1024  # of a compute unit of Hopper, less what a few blocks have besides
+_FEW_TOKENS = 2  # tokens up to which skinny.cu is as fast as skinny_wgmma.cu with quantised weights
+# Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu for int4 weights by most tokens: few rows, and many.
+_GROUP_PLANS = (
+    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1)},
+    {8: (2, 2, 2), 16: (2, 2, 2), 32: (4, 2, 1), 64: (4, 1, 1)},
+)
 
 Call = Callable[[], None]
 
@@ -61,7 +70,8 @@ KINDS = {
 class Weights:
     """A matrix of `rows` × `cols` seeded normal weights, times `spread`; quantised, each group of 128 has a scale.
 
-    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays."""
+    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays. Tiled
+    ones lie as skinny.cu reads them, and if they are paired as skinny_wgmma.cu does."""
 
     def __init__(
         self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
@@ -70,7 +80,8 @@ class Weights:
             raise gb.Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
-        self._order = np.uint64(cols // GROUP), np.uint32(tiled)
+        self.is_paired = tiled and self.kind.is_quantised and "wgmma" in make.features
+        self._order = np.uint64(cols // GROUP), np.uint32(tiled + self.is_paired)
         xp = make.xp
         if self.kind.is_quantised:
             room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows beyond the matrix have the scale 0
@@ -88,6 +99,11 @@ class Weights:
         """Bytes of the weights and their scales."""
         count = self.rows * self.cols
         return count * self.kind.bits // 8 + (2 * count // GROUP if self.kind.is_quantised else 0)
+
+    @property
+    def power(self) -> int:
+        """A power of two for skinny_wgmma.cu: times it, the scale of weights of less than 7 spreads is a half."""
+        return (15 if self.kind.bits == 4 else 19) - math.ceil(math.log2(self._spread))
 
     def copy(self) -> Weights:
         """Return the same weights elsewhere in memory."""
@@ -236,10 +252,11 @@ class TensorPlan:
         """Threads of a block."""
         return self.warp * self.across * self.down
 
-    def defines(self, kind: WeightKind, launch: Launch) -> dict[str, int]:
-        """Return the macros, by name, with which skinny.cu is built for weights of `kind`."""
+    def defines(self, weights: Weights, launch: Launch) -> dict[str, int]:
+        """Return the macros, by name, with which skinny.cu is built for these weights."""
         sizes = {"TILES": self.tiles, "PANELS": self.panels, "DOWN": self.down, "ACROSS": self.across}
-        return {"WEIGHTS": kind.number, **sizes, "AHEAD": self.ahead, "GATED": int(launch.is_gated)}
+        kinds = {"WEIGHTS": weights.kind.number, "PAIRED": int(weights.is_paired), "GATED": int(launch.is_gated)}
+        return {**kinds, **sizes, "AHEAD": self.ahead}
 
 
 def tensor_plan(
@@ -276,7 +293,7 @@ class GroupPlan:
     ahead: int
     depth: int
     resident: int
-    is_gated: bool = False
+    is_gated: bool
 
     @property
     def rows(self) -> int:
@@ -285,13 +302,18 @@ class GroupPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
-        return 128 * self.warpgroups
+        """Threads of a block, of which a warp copies and the other ones multiply."""
+        return 128 * self.warpgroups + 32
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of two parts of sums, which a block may leave."""
+        return 512 * self.warpgroups * self.tokens
 
     def shared_bytes(self, kind: WeightKind) -> int:
         """Return the dynamic shared memory of a block: stages of X and of weights, and the sums to be gated."""
-        group = 2 * GROUP * self.tokens + 64 * self.warpgroups * GROUP * kind.bits // 8
-        return 1024 + self.depth * self.ahead * group + self.is_gated * self.tokens * self.threads
+        group = 2 * GROUP * self.tokens + 64 * self.warpgroups * (GROUP * kind.bits // 8 + 2)
+        return 1024 + self.depth * self.ahead * group + self.is_gated * self.part_bytes // 4
 
     def defines(self, kind: WeightKind) -> dict[str, int]:
         """Return the macros, by name, with which skinny_wgmma.cu is built for weights of `kind`."""
@@ -299,18 +321,27 @@ class GroupPlan:
         rest = {"RESIDENT": self.resident, "GATED": int(self.is_gated)}
         return {"WEIGHTS": kind.number, **sizes, **rest}
 
+    def maps(self, weights: Weights) -> tuple[Any, Any]:
+        """Return the tensor maps of the weights and of their scales."""
+        tiles, groups = -(-weights.rows // _TILE), weights.cols // GROUP
+        rows, eights = 4 * self.warpgroups // (2 if self.is_gated else 1), _TILE * GROUP * weights.kind.bits // 64
+        piece = 1 if self.ahead % 2 else 8 // weights.kind.bits
+        return (
+            tensor_map(weights.words, tiles, groups * eights, rows, piece * eights, is_plain=True),
+            tensor_map(weights.scales, tiles, groups * 4, rows, self.ahead * 4, is_plain=True),
+        )
 
-def group_plan(kind: WeightKind, rows: int, tokens: int, is_gated: bool = False) -> GroupPlan:
-    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of weights."""
-    width = next(width for width in (8, 16, 32, 64) if width >= tokens)
-    if width == _MOST_TOKENS:
-        warpgroups = 4 if rows >= _MANY_ROWS else 3
-        if kind.bits == 8:
-            stages = (1, 3) if is_gated else (2, 2)
-        else:
-            stages = (2, 2) if is_gated and warpgroups == 4 else (3, 2)
-        return GroupPlan(width, warpgroups, *stages, 1, is_gated)
-    return GroupPlan(width, 4, 4 if kind.bits == 4 else 2, 2, 1, is_gated)
+
+def group_plan(kind: WeightKind, rows: int, cols: int, tokens: int, is_gated: bool = False) -> GroupPlan:
+    """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of `cols` weights."""
+    width, has_many = next(width for width in _GROUP_PLANS[False] if width >= tokens), rows >= _MANY_ROWS
+    warpgroups, ahead, resident = _GROUP_PLANS[has_many][width] if kind.bits == 4 else (2, 1, 1)
+    # Two warps of a warpgroup have the gates, and copies of one warpgroup's half would not be aligned.
+    warpgroups, ahead = max(warpgroups, 1 + is_gated), math.gcd(ahead, cols // GROUP)
+    single = GroupPlan(width, warpgroups, ahead, 1, resident, is_gated)
+    none = replace(single, depth=0).shared_bytes(kind)
+    depth = (_SHARED_BYTES // resident - none) // (single.shared_bytes(kind) - none)
+    return replace(single, depth=depth)
 
 
 def warp_call(bench: gb.Bench, weights: Weights, vectors: Vectors, launch: Launch = PLAIN) -> Call:
@@ -341,7 +372,7 @@ def tensor_call(
     if is_by_groups(bench, weights.kind, tokens):
         return _group_call(bench, weights, vectors, tokens, launch, room)
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
-    kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights.kind, launch))
+    kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights, launch))
     grid = (-(-weights.rows // plan.rows), plan.splits)
     parts = xp.empty(plan.splits * tokens * weights.rows if plan.splits > 1 else 0, "float32")
     arrived = xp.zeros(grid[0], "uint32")
@@ -363,28 +394,22 @@ def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
 def _group_call(
     bench: gb.Bench, weights: Weights, vectors: Vectors, tokens: int, launch: Launch, room: Any = None
 ) -> Call:
-    """Return the call of skinny_wgmma.cu, after a launch that puts X in order."""
+    """Return the early launch of skinny_wgmma.cu."""
     kind, rows, groups = weights.kind, weights.rows // launch.halves, weights.cols // GROUP
-    plan = group_plan(kind, weights.rows, tokens, launch.is_gated)
-    arrange, multiply = (
-        bench.kernel("skinny_wgmma.cu", name, **plan.defines(kind)) for name in ("arrange_x", "skinny_wgmma")
-    )
-    panels = -(-rows // plan.rows)
-    most = bench.device.device.units * plan.resident
-    # Blocks with whole panels add no sums of others, which costs more than an idle sixth of the device.
-    blocks = panels if 5 * most <= 6 * panels <= 6 * most else min(most, panels * groups)
-    size = 4 * blocks * plan.threads * plan.tokens  # bytes of two parts of half as many sums of a block
-    needed = size + 2 * plan.tokens * weights.cols  # and X
-    memory = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
-    image = memory[size:needed]
-    parts = -(-groups * plan.tokens // 8 // (_THREADS // 32))
-    tokens_now = np.uint32(tokens)
-    # With 64 tokens the waiting blocks of an early launch delay the product before it.
-    begin = arrange.early if launch.is_early or plan.tokens < _MOST_TOKENS else arrange
-    arranged = partial(begin, (parts,), (_THREADS,), (vectors.x, image, np.uint32(groups), tokens_now))
-    numbers = np.uint32(rows), np.uint32(weights.cols), tokens_now
-    args = (weights.words, weights.scales, image, vectors.y, *numbers, memory, bench.xp.zeros(panels, "uint32"))
-    return in_turn(arranged, partial(multiply.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind)))
+    plan = group_plan(kind, weights.rows, weights.cols, tokens, launch.is_gated)
+    kernel = bench.kernel("skinny_wgmma.cu", "skinny_wgmma", **plan.defines(kind))
+    panels, most = -(-rows // plan.rows), bench.device.device.units * plan.resident
+    blocks = panels * max(1, min(most // panels, groups // _LEAST_GROUPS))  # that share no part of the columns
+    if not 0.6 * most <= blocks <= most:
+        blocks = min(most, panels * groups // plan.ahead)
+    needed = blocks * plan.part_bytes
+    parts = room if room is not None and room.nbytes >= needed else bench.xp.empty(needed, "uint8")
+    maps = *plan.maps(weights), tensor_map(vectors.x, tokens, weights.cols, plan.tokens, GROUP // 2)
+    numbers = (np.uint32(number) for number in (rows, weights.cols, tokens, weights.power))
+    args = (*maps, vectors.y, *numbers, parts, bench.xp.zeros(panels, "uint32"))
+    call = partial(kernel.early, (blocks,), (plan.threads,), args, plan.shared_bytes(kind))
+    call.__dict__["arrays"] = weights, vectors  # which the maps do not keep in memory
+    return call
 
 
 def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Launch]], tokens: int) -> None:
@@ -397,10 +422,10 @@ def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Laun
         if is_by_groups(bench, weights.kind, count):
             name, defines = (
                 "skinny_wgmma",
-                group_plan(weights.kind, weights.rows, count, launch.is_gated).defines(weights.kind),
+                group_plan(weights.kind, weights.rows, weights.cols, count, launch.is_gated).defines(weights.kind),
             )
         else:
-            name, defines = "skinny", _tensor_plan(bench, weights, count, launch).defines(weights.kind, launch)
+            name, defines = "skinny", _tensor_plan(bench, weights, count, launch).defines(weights, launch)
         if defines not in variants[name]:
             variants[name].append(defines)
     for name, every in variants.items():

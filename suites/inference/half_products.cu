@@ -3,10 +3,11 @@
 // 2·`rows` rows). One warp copies stages of two boxes of 64 columns of a panel's rows and of X, DEPTH stages ahead; weights
 // come before the launch before has ended.
 //
-// The grid stays resident: each block takes an equal part of the stages of all panels, panel after panel. Where blocks share
-// a panel, the last one adds up the sums that all left in `partial`. With more than half of the shared memory, no two blocks
+// The grid stays resident: each block takes an equal part of the stages of all panels, panel after panel (gb_is_whole). With
+// more than half of the shared memory, no two blocks
 // of an early launch meet on a compute unit while another is idle.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
+#include "panels.cuh"
 #define CONSUMERS 256                      // threads that multiply
 #define SUMS (TOKENS / 2)                  // of a thread
 #define OUTPUTS (GATED ? 64 : 128)         // rows of Y of a panel
@@ -19,7 +20,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1)
                   u32 cols, u32 tokens, float* partial, u32* arrived) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[DEPTH], empty[DEPTH];
-    __shared__ u32 before;
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;
     const u32 blocks = cols / 128, units = (rows + OUTPUTS - 1) / OUTPUTS * blocks, group = gb_shuffle(threadIdx.x / 128, 0);
     const u32 first = (u32)((u64)units * blockIdx.x / gridDim.x), end = (u32)((u64)units * (blockIdx.x + 1) / gridDim.x);
@@ -70,27 +70,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1)
             gb_await_products<0>();
             if (lane == 0) gb_barrier_arrive(empty + slot);
         }
-        if (start < first || end < stop) {
-            const u32 from = (u32)((((u64)start + 1) * gridDim.x - 1) / units), to = (u32)(((u64)stop * gridDim.x - 1) / units);
-            float* const slot = partial + (2 * blockIdx.x + (first < start)) * (u64)(SUMS * CONSUMERS) + threadIdx.x;
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i) slot[i * CONSUMERS] = sums[i];
-            gb_group_barrier(1, CONSUMERS);
-            if (threadIdx.x == 0) {
-                before = gb_arrive(arrived + panel);
-                if (before == to - from) arrived[panel] = 0;
-            }
-            gb_group_barrier(1, CONSUMERS);
-            if (before != to - from) continue;
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-            for (u32 block = from; block <= to; ++block) {  // always in the same order
-                const bool is_second = (u64)units * block / gridDim.x < start;
-                const float* const there = partial + (2 * block + is_second) * (u64)(SUMS * CONSUMERS) + threadIdx.x;
-#pragma unroll
-                for (int i = 0; i < SUMS; ++i) sums[i] += gb_load_l2(there + i * CONSUMERS);
-            }
-        }
+        if (!gb_is_whole<CONSUMERS>(sums, start, blocks, units, partial, arrived + panel)) continue;
 #if GATED
         float* const gated = (float*)(stages + DEPTH * STAGE_BYTES) + place;
         gb_group_barrier(1, CONSUMERS);  // all have read those of the panel before
