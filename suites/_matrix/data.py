@@ -29,7 +29,7 @@ Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 class Maker:
     """Fills, widens and inspects CuPy arrays of any format by the kernels of matrix_data.cu.
 
-    `xp` is CuPy, `to_host` copies an array to NumPy, and `features` are those of the device."""
+    `xp` is CuPy, `to_host` copies an array to NumPy, and `features` names what the device has."""
 
     def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
