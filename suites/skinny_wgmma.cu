@@ -22,6 +22,7 @@
 #endif
 #define WARPS (4 * WARPGROUPS)  // that multiply
 #define THREADS (32 * WARPS)
+static_assert(DEPTH > 1, "a stage is free when the products of the next one have begun");
 #define SUMS (TOKENS / 2)                        // of a thread
 #define OUTPUTS (64 * WARPGROUPS / (1 + GATED))  // rows of Y of a panel
 #define TILE_BYTES (TOKENS * 128)                // 64 columns of all tokens

@@ -119,6 +119,7 @@ def kernel(file: str, name: str, **defines: int) -> Any:
 
     run.early = run
     run.resources = lambda threads, shared_bytes=0: None
+    run.keep_cache = lambda threads: None
     return run
 
 

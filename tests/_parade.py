@@ -216,6 +216,9 @@ class PaperKernel:
             blocks = min(blocks, self.gpu.card["shared_unit_kib"] * 1024 // (shared_bytes + 1024))
         return KernelResources(32, 0, 0, blocks)
 
+    def keep_cache(self, threads):
+        pass
+
     def symbol(self, name, nbytes):
         return blank(nbytes, np.uint8)
 

@@ -24,7 +24,7 @@ MIXED = MODELS.mixture(128, 128, 2, 8, 3, 2, 150, "nowhere")  # eight experts, o
 
 def chain(kind="float16", batch=1, context=40, vendor="nvidia", model=SMALL, chunk=0, **memory):
     paper = bench(SUITE, vendor, **memory)
-    weights = WEIGHTS.ModelWeights(paper, model, kind, 0)
+    weights = WEIGHTS.ModelWeights(paper, model, kind, 0, batch)
     return CHAIN.DecodeChain(paper, weights, CHAIN.CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 

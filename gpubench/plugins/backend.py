@@ -75,6 +75,12 @@ class Kernel(Protocol):
         The kernel waits for that launch by itself. `args` are arrays and NumPy scalars. On a device without
         `early_launch` it is launched like any other kernel."""
 
+    def keep_cache(self, threads: int) -> None:
+        """Let blocks of `threads` threads have a large first-level cache right after blocks with much shared memory.
+
+        Both are parts of one memory, which a compute unit divides anew only for a kernel that asks for it. It does
+        nothing where the division is fixed."""
+
     def allow_large_clusters(self) -> None:
         """Let later launches have clusters of more than 8 blocks. Raises Skip where they cannot."""
 

@@ -29,12 +29,12 @@ Epilogue = Callable[[Any], Any]  # the library's operation on whole rows of A·B
 class Maker:
     """Fills, widens and inspects CuPy arrays of any format by the kernels of matrix_data.cu.
 
-    `xp` is CuPy, `to_host` copies an array to NumPy, and `features` names what the device has."""
+    `xp` is CuPy, and `to_host` copies an array to NumPy."""
 
     def __init__(self, bench: gb.Bench) -> None:
         self._bench = bench
         self._kernels: dict[str, gb.Kernel] = {}
-        self.xp, self.features = bench.xp, bench.traits.features
+        self.xp = bench.xp
         self.to_host = bench.device.to_host
 
     def run(self, name: str, count: int, *args: Any) -> None:

@@ -30,6 +30,7 @@ _MOST_TOKENS = 64
 _LEAST_GROUPS = 10  # of 128 columns that a block multiplies, or the sums of more blocks are slower to add
 _SHARED_BYTES = 225 * 1024  # of a compute unit of Hopper, less what a few blocks have besides
 _FEW_TOKENS = 2  # tokens up to which skinny.cu is as fast as skinny_wgmma.cu with quantised weights
+_PAIRED = 2  # the order of weights for skinny_wgmma.cu
 # Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu for int4 weights by most tokens: few rows, and many.
 _GROUP_PLANS = (
     {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1)},
@@ -70,18 +71,18 @@ KINDS = {
 class Weights:
     """A matrix of `rows` × `cols` seeded normal weights, times `spread`; quantised, each group of 128 has a scale.
 
-    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays. Tiled
-    ones lie as skinny.cu reads them, and if they are paired as skinny_wgmma.cu does."""
+    `kind` is a key of KINDS. `words` has the weights, and `scales` the scales as the bits of halves: CuPy arrays.
+    Quantised weights lie row by row or in another `order` (order_of)."""
 
     def __init__(
-        self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, tiled: bool = False
+        self, make: Maker, kind: str, rows: int, cols: int, seed: int, spread: float = 1.0, order: int = 0
     ) -> None:
         if cols % GROUP:
             raise gb.Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
-        self.is_paired = tiled and self.kind.is_quantised and "wgmma" in make.features
-        self._order = np.uint64(cols // GROUP), np.uint32(tiled + self.is_paired)
+        self.is_paired = order == _PAIRED
+        self._order = np.uint64(cols // GROUP), np.uint32(order)
         xp = make.xp
         if self.kind.is_quantised:
             room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows beyond the matrix have the scale 0
@@ -104,6 +105,10 @@ class Weights:
     def power(self) -> int:
         """A power of two for skinny_wgmma.cu: times it, the scale of weights of less than 7 spreads is a half."""
         return (15 if self.kind.bits == 4 else 19) - math.ceil(math.log2(self._spread))
+
+    def is_by_groups(self, tokens: int) -> bool:
+        """Return whether skinny_wgmma.cu multiplies these weights by `tokens` tokens."""
+        return self.is_paired and tokens > _FEW_TOKENS
 
     def copy(self) -> Weights:
         """Return the same weights elsewhere in memory."""
@@ -369,7 +374,7 @@ def tensor_call(
             for first in range(0, tokens, _MOST_TOKENS)
         )
         return in_turn(*(tensor_call(bench, weights, part, count, launch, room) for count, part in parts))
-    if is_by_groups(bench, weights.kind, tokens):
+    if weights.is_by_groups(tokens):
         return _group_call(bench, weights, vectors, tokens, launch, room)
     xp, plan = bench.xp, _tensor_plan(bench, weights, tokens, launch)
     kernel = bench.kernel("skinny.cu", "skinny", **plan.defines(weights, launch))
@@ -381,14 +386,18 @@ def tensor_call(
     return partial(kernel.early if launch.is_early else kernel, grid, (plan.threads,), args)
 
 
-def is_by_groups(bench: gb.Bench, kind: WeightKind, tokens: int) -> bool:
-    """Return whether skinny_wgmma.cu multiplies: quantised weights by more tokens than skinny.cu is fast with."""
-    return kind.is_quantised and tokens > _FEW_TOKENS and "wgmma" in bench.traits.features
+def order_of(bench: gb.Bench, tokens: int) -> int:
+    """Return how quantised weights lie that are multiplied by up to `tokens` tokens, as a number of matrix_data.cu.
+
+    It is 2 for skinny_wgmma.cu, which is faster from three tokens on, 1 for skinny.cu, and 0, row by row, without
+    matrix instructions."""
+    features = bench.traits.features
+    return _PAIRED if tokens > _FEW_TOKENS and "wgmma" in features else int("matrix" in features)
 
 
 def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
     """Return the name of the file with the kernel by which `tensor_call` multiplies."""
-    return "skinny_wgmma.cu" if is_by_groups(bench, kind, tokens) else "skinny.cu"
+    return "skinny_wgmma.cu" if kind.is_quantised and order_of(bench, tokens) == _PAIRED else "skinny.cu"
 
 
 def _group_call(
@@ -419,7 +428,7 @@ def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Laun
     count = min(tokens, _MOST_TOKENS)
     variants: dict[str, list[dict[str, int]]] = {"skinny": [], "skinny_wgmma": []}
     for weights, launch in matrices:
-        if is_by_groups(bench, weights.kind, count):
+        if weights.is_by_groups(count):
             name, defines = (
                 "skinny_wgmma",
                 group_plan(weights.kind, weights.rows, weights.cols, count, launch.is_gated).defines(weights.kind),
@@ -457,7 +466,7 @@ def few_tokens_task(
     bench.need(1.2 * (max(rows * cols * KINDS[kind].bits / 8, 4 * bench.target.device.cache_bytes) * 2) + 2**31)
     make, rng = Maker(bench), bench.rng
     seeds = [int(seed) for seed in rng.integers(2**63, size=2)]
-    weights = Weights(make, kind, rows, cols, seeds[0], tiled=tiled)
+    weights = Weights(make, kind, rows, cols, seeds[0], order=order_of(bench, tokens) if tiled else 0)
     copies: list[Weights] = copies_of(bench, weights)
     plain = FORMATS[weights.kind.vectors]
     x, ys = make.drawn(plain, tokens * cols, seeds[1]), bench.xp.empty((len(copies), tokens * rows), plain.storage)

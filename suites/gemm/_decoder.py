@@ -15,7 +15,7 @@ from gpubench.api import suite as gb
 from .._checks import flipping, in_turn
 from .._matrix.data import Maker
 from .._matrix.formats import FORMATS, PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, tensor_call, warp_call
+from .._matrix.gemv import KINDS, Call, Vectors, Weights, distance, order_of, tensor_call, warp_call
 from .._matrix.vendor import vendor
 from .._models import MODELS, Model
 
@@ -49,12 +49,12 @@ def decoder(bench: gb.Bench, model: str, phase: str, weights: str) -> gb.Task:
 class ModelChain:
     """A model in memory: its matrices, an output for each kind of matrix, and the input of the first matrix.
 
-    `kind` is a key of KINDS, and `tokens` the number of tokens that go through together."""
+    `kind` is a key of KINDS, `order` is of Weights, and `tokens` is the number of tokens that go through together."""
 
-    def __init__(self, bench: gb.Bench, model: Model, kind: str, tokens: int, tiled: bool = False) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, tokens: int, order: int = 0) -> None:
         self._make, rng = Maker(bench), bench.rng
         self.matrices = tuple(
-            Weights(self._make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, tiled)
+            Weights(self._make, kind, layer.rows, layer.cols, int(rng.integers(2**63)), layer.cols**-0.5, order)
             for layer in model.matrices
         )
         sizes = {**{layer.name: tokens * layer.rows for layer in model.layers}, model.head.name: model.head.rows}
@@ -86,7 +86,7 @@ class ModelChain:
 def _decode_task(bench: gb.Bench, model: Model, kind: str) -> gb.Task:
     """Return all products for one token as a task, by skinny.cu for int4 and by gemv.cu for other weights."""
     by_tensor = kind == "int4" and "matrix" in bench.traits.features
-    chain = ModelChain(bench, model, kind, 1, by_tensor)
+    chain = ModelChain(bench, model, kind, 1, order_of(bench, 1) if by_tensor else 0)
     calls: list[Call] = []
     for weights, x, y in zip(chain.matrices, chain.inputs, chain.outputs, strict=True):
         vectors = Vectors(x, y)

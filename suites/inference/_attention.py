@@ -214,6 +214,7 @@ def launches(
     sums, scales = xp.empty(rows * shape.dim, "float32"), xp.empty(rows * 2, "float32")
     arrived, tokens = xp.zeros(shape.batch * shape.kv_heads, "uint32"), xp.asarray(lengths)
     kernel = bench.kernel(_FILE, "attend", **shape.defines, THREADS=plan.threads, ROTARY=int(is_step))
+    kernel.keep_cache(plan.threads)  # its loads need the cache, and products before it have much shared memory
     rotation = turns if is_step else np.uint64(0), np.float32(log2_scale(shape.dim))
     numbers = items, np.uint32(shape.capacity), np.uint32(plan.chunk)
 

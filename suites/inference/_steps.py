@@ -144,7 +144,8 @@ def decode_step(bench: gb.Bench, model: Model, kind: str, batch: int, context: i
 
     `kind` is the type of the weights, a key of MODEL_KINDS. Raises Skip if the model does not fit into memory."""
     cached = float(batch) * context * model.cache_bytes()
-    weights = ModelWeights(bench, model, kind, cached + (prefill_bytes(model, chunk) if chunk else 0.0))
+    further = cached + (prefill_bytes(model, chunk) if chunk else 0.0)
+    weights = ModelWeights(bench, model, kind, further, batch + chunk)
     return DecodeChain(bench, weights, CacheMemory.drawn(weights, batch, context), batch, chunk)
 
 

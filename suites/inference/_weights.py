@@ -20,7 +20,7 @@ from .._matrix.gemv import (
     Vectors,
     Weights,
     compile_tensor_calls,
-    is_by_groups,
+    order_of,
     tensor_call,
     tensor_source,
     warp_call,
@@ -60,9 +60,10 @@ def described(weights: Weights, halves: Any, x: Any, y: Any, tokens: int) -> Mat
 class ModelWeights:
     """The weights of a model, drawn at random so that numbers keep their size from layer to layer.
 
-    `kind` is a key of MODEL_KINDS. `layers` has the matrices of each layer by name."""
+    `kind` is a key of MODEL_KINDS. `layers` has the matrices of each layer by name. Quantised weights lie as products
+    with `tokens` tokens read them fastest."""
 
-    def __init__(self, bench: gb.Bench, model: Model, kind: str, further_bytes: float) -> None:
+    def __init__(self, bench: gb.Bench, model: Model, kind: str, further_bytes: float, tokens: int = 1) -> None:
         described = MODEL_KINDS[kind]
         stored = described.bits / 8 + (2 / GROUP if described.is_quantised else 0)
         bench.need(1.05 * model.size * stored + _HALF.itemsize * model.head.size + further_bytes + _SPARE_BYTES)
@@ -71,10 +72,10 @@ class ModelWeights:
         self._room: Any = None
         self.eights: dict[tuple[int, int], Any] = {}
         self.roundoff = ROUNDOFF if kind in EIGHT_KINDS else HALF_ROUNDOFF
-        self._tiled = described.is_quantised and "matrix" in bench.traits.features
+        self._order = order_of(bench, tokens) if described.is_quantised else 0
         self.layers = [{layer.name: self._drawn(layer) for layer in model.layers} for _ in range(model.depth)]
         head = "float16" if kind in EIGHT_KINDS else kind, model.head.rows, model.head.cols
-        self.head = Weights(self.make, *head, self._seed(), model.head.cols**-0.5, self._tiled)
+        self.head = Weights(self.make, *head, self._seed(), model.head.cols**-0.5, self._order)
         self.embedding = self.make.drawn(_HALF, model.head.size, self._seed())
         sizes = 2 * model.depth + 1, model.head.cols
         self.norms = bench.xp.asarray(self._rng.uniform(0.9, 1.1, sizes).astype(np.float32))
@@ -89,13 +90,13 @@ class ModelWeights:
         size, seed, spread = (layer.rows, layer.cols), self._seed(), layer.cols**-0.5
         if self.kind in EIGHT_KINDS:
             return EightWeights(self.bench, self.make, self.kind, *size, seed, spread)
-        return Weights(self.make, self.kind, *size, seed, spread, self._tiled)
+        return Weights(self.make, self.kind, *size, seed, spread, self._order)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernels of all products with `tokens` tokens, all variants of skinny.cu at the same time.
 
         It does nothing where gemv.cu multiplies a single token, or the vendor's library many."""
-        if (not self._tiled and tokens == 1) or self.is_by_vendor(tokens):
+        if (not self._order and tokens == 1) or self.is_by_vendor(tokens):
             return
         if self._is_by_half_products(tokens):
             every = [_half_defines(tokens, is_gated) for is_gated in (False, True)]
@@ -144,7 +145,7 @@ class ModelWeights:
         if self._is_by_half_products(tokens):
             return self._half_call(weights, x, y, tokens, is_gated)
         launch = self._launch(weights, tokens, is_gated)
-        if self._tiled or tokens > 1:
+        if self._order or tokens > 1:
             return tensor_call(self.bench, weights, Vectors(x, y), tokens, launch, self.workspace())
         return warp_call(self.bench, weights, Vectors(x, y), launch)
 
@@ -190,5 +191,5 @@ class ModelWeights:
 
     def _launch(self, weights: Weights, tokens: int, is_gated: bool) -> Launch:
         """Return how the product of these weights is launched."""
-        is_early = tokens == 1 or not weights.kind.is_quantised or is_by_groups(self.bench, weights.kind, tokens)
+        is_early = tokens == 1 or not weights.kind.is_quantised or weights.is_by_groups(tokens)
         return Launch(is_early, is_gated)

@@ -96,6 +96,13 @@ class CupyKernel:
             int(function.num_regs), int(function.shared_size_bytes), int(function.local_size_bytes), int(blocks)
         )
 
+    def keep_cache(self, threads: int) -> None:
+        used, runtime = self.resources(threads), self._cupy.cuda.runtime
+        if used is not None:
+            most = runtime.getDeviceProperties(runtime.getDevice())["sharedMemPerMultiprocessor"]
+            needed = used.resident_blocks * (used.shared_bytes + _RESERVED_BYTES)
+            self._function.preferred_shared_memory_carveout = min(100, -(-100 * needed // most))
+
     def allow_large_clusters(self) -> None:
         driver = Driver()
         allowed = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -105,6 +112,7 @@ class CupyKernel:
         return self._cupy.ndarray((nbytes,), self._cupy.uint8, self._module.get_global(name))
 
 
+_RESERVED_BYTES = 1024  # of shared memory that the driver keeps in each block (CUDA C++ Programming Guide)
 _THREADS = 256
 _BLOCKS_PER_UNIT = 16  # blocks per SM or CU
 _VECTOR_BYTES = 16
