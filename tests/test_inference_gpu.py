@@ -22,6 +22,7 @@ SUITE = plugins.load("suites", "inference")
 ATTENTION = suite_module("inference", "_attention")
 STEPS = suite_module("inference", "_steps")
 MODELS = room_module("suites", "_models")
+in_turn = room_module("suites", "_checks").in_turn
 Shape, DecodeAttention = ATTENTION.AttentionShape, ATTENTION.DecodeAttention
 SMALL = Shape(batch=3, context=2000, heads=32, kv_heads=8, dim=128)
 SHAPES = [
@@ -129,6 +130,17 @@ def test_a_step_gives_the_logits_of_double_precision_and_runs_as_a_graph(gpu, ki
     assert measured.series[0].mode == "graph"
     error = next(series for series in measured.series if series.name == "error").values[0]
     assert 0 < error < (0.08 if kind in EIGHT else 5e-3)
+
+
+def test_attention_has_its_cache_right_after_a_product_with_much_shared_memory(gpu):
+    model = MODELS.model(4096, 4096, 32, 8, 2, 2, 1500, "nowhere")
+    _, *layers = STEPS.decode_step(small_bench(gpu), model, "int4", 64, 2048).calls
+    attend, out = layers[2:14:7], layers[3:14:7]
+
+    def seconds(calls):
+        return gpu.time(in_turn(*calls), 5, "graph").device[0]
+
+    assert seconds([*layers[2:4], *layers[9:11]]) < 1.1 * (seconds(attend) + seconds(out))  # 1.2 with a small cache
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("float16", 1000), ("int4", 128), ("int4", 1000), ("float8", 128)])

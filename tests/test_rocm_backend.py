@@ -173,6 +173,7 @@ def test_the_resources_of_a_kernel_are_unknown_on_rocm_and_no_call_is_made_for_t
         SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)), module, "some"
     )
     assert kernel.resources(256, 2**20) is None
+    kernel.keep_cache(256)
 
 
 @pytest.mark.skipif(_grid.COMPILER is None, reason="needs g++")
