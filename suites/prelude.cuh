@@ -469,7 +469,7 @@ static __device__ __forceinline__ void gb_store_matrices(void* row, const uint4&
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32 or 64 columns of b, or 256 columns
+// d = a·b, or d += a·b with `adds`: 64 rows of a, 16 halves each, in registers; 8, 16, 32, 64 or 128 columns of b, or 256
 // of a `turned` b, in which the columns lie side by side. With `shared`, a is in shared memory too.
 #define GB_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GB_SUMS_16(i) GB_SUMS_4(i), GB_SUMS_4(i + 4), GB_SUMS_4(i + 8), GB_SUMS_4(i + 12)
@@ -492,6 +492,7 @@ GB_PRODUCTS(gb_products, 8, "16", GB_8, "%8, %9, %10, %11", "%12", "%13", "0", G
 GB_PRODUCTS(gb_products, 16, "32", GB_16, "%16, %17, %18, %19", "%20", "%21", "0", GB_SUMS_16(0))
 GB_PRODUCTS(gb_products, 32, "64", GB_32, "%32, %33, %34, %35", "%36", "%37", "0", GB_SUMS_16(0), GB_SUMS_16(16))
 #define GB_SUMS_64(i) GB_SUMS_16(i), GB_SUMS_16(i + 16), GB_SUMS_16(i + 32), GB_SUMS_16(i + 48)
+GB_PRODUCTS(gb_products, 64, "128", GB_64, "%64, %65, %66, %67", "%68", "%69", "0", GB_SUMS_64(0))
 #define GB_128                                                                                                   \
     GB_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "    \
           "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, "    \

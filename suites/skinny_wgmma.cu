@@ -1,4 +1,4 @@
-// Y = X·Wᵀ for up to TOKENS tokens (8, 16, 32 or 64) by Hopper's warpgroup instructions (wgmma; PTX ISA 8.0,
+// Y = X·Wᵀ for up to TOKENS tokens (8, 16, 32, 64 or 128) by Hopper's warpgroup instructions (wgmma; PTX ISA 8.0,
 // "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in the order of
 // skinny.cu; X and Y are those of skinny.cu.
 //

@@ -263,6 +263,7 @@ GROUPS = [
     ("int4", 64, True, 4),
     ("int8", 20, True, 2),
     ("int8", 64, False, 9),
+    ("int4", 100, True, 3),
     ("int4", 5, True, 1),
 ]
 
@@ -294,7 +295,7 @@ def test_products_of_few_tokens_by_warpgroup_instructions_are_right_for_any_numb
 @pytest.mark.skipif(_nvrtc.library() is None, reason="needs NVRTC")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_gated", [False, True])
-@pytest.mark.parametrize("tokens", [16, 32, 64])
+@pytest.mark.parametrize("tokens", [16, 32, 64, 128])
 @pytest.mark.parametrize("rows", [4096, 28672])
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_products_by_warpgroup_instructions_compile_for_hopper_and_fit_an_sm(kind, rows, tokens, is_gated):

@@ -26,15 +26,15 @@ _MANY_ROWS = 2**14  # with at least this many rows, blocks of two panels still f
 _FEW_ROWS_THREADS = 512  # threads of a block that shares the columns of a few rows of int4 weights
 _TILE = 16  # rows of a tile of quantised weights in skinny.cu
 _LANES_A_TOKEN = 4  # lanes of a warp per token in skinny.cu: 8 tokens at once on NVIDIA, 16 on AMD
-_MOST_TOKENS = 64
+_MOST_TOKENS = 64  # of skinny.cu; skinny_wgmma.cu takes twice as many
 _LEAST_GROUPS = 10  # of 128 columns that a block multiplies, or the sums of more blocks are slower to add
 _SHARED_BYTES = 225 * 1024  # of a compute unit of Hopper, less what a few blocks have besides
 _FEW_TOKENS = 2  # tokens up to which skinny.cu is as fast as skinny_wgmma.cu with quantised weights
 _PAIRED = 2  # the order of weights for skinny_wgmma.cu
 # Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu for int4 weights by most tokens: few rows, and many.
 _GROUP_PLANS = (
-    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1)},
-    {8: (2, 2, 2), 16: (2, 2, 2), 32: (4, 2, 1), 64: (4, 1, 1)},
+    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1), 128: (2, 1, 1)},
+    {8: (2, 2, 2), 16: (2, 2, 2), 32: (4, 2, 1), 64: (4, 1, 1), 128: (2, 1, 1)},
 )
 
 Call = Callable[[], None]
@@ -105,6 +105,11 @@ class Weights:
     def power(self) -> int:
         """A power of two for skinny_wgmma.cu: times it, the scale of weights of less than 7 spreads is a half."""
         return (15 if self.kind.bits == 4 else 19) - math.ceil(math.log2(self._spread))
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that a launch multiplies at most."""
+        return _MOST_TOKENS * (2 if self.is_paired else 1)
 
     def is_by_groups(self, tokens: int) -> bool:
         """Return whether skinny_wgmma.cu multiplies these weights by `tokens` tokens."""
@@ -365,13 +370,13 @@ def tensor_call(
 ) -> Call:
     """Return the call of Y = X·Wᵀ by skinny.cu or, on Hopper, skinny_wgmma.cu, launched as `launch` says.
 
-    More than 64 tokens are several launches. `room` is a workspace of WORKSPACE_BYTES that other products may use too.
-    Raises Skip without matrix instructions."""
-    if tokens > _MOST_TOKENS:
-        rows = weights.rows // launch.halves
+    More tokens than weights.most_tokens are several launches. `room` is a workspace of WORKSPACE_BYTES that other
+    products may use too. Raises Skip without matrix instructions."""
+    if tokens > weights.most_tokens:
+        rows, most = weights.rows // launch.halves, weights.most_tokens
         parts = (
-            (min(_MOST_TOKENS, tokens - first), Vectors(vectors.x[first * weights.cols :], vectors.y[first * rows :]))
-            for first in range(0, tokens, _MOST_TOKENS)
+            (min(most, tokens - first), Vectors(vectors.x[first * weights.cols :], vectors.y[first * rows :]))
+            for first in range(0, tokens, most)
         )
         return in_turn(*(tensor_call(bench, weights, part, count, launch, room) for count, part in parts))
     if weights.is_by_groups(tokens):
@@ -425,9 +430,9 @@ def compile_tensor_calls(bench: gb.Bench, matrices: Iterable[tuple[Weights, Laun
     """Compile the kernel of the products of these matrices with `tokens` tokens, all variants at the same time.
 
     A variant takes up to a second. Raises Skip without matrix instructions."""
-    count = min(tokens, _MOST_TOKENS)
     variants: dict[str, list[dict[str, int]]] = {"skinny": [], "skinny_wgmma": []}
     for weights, launch in matrices:
+        count = min(tokens, weights.most_tokens)
         if weights.is_by_groups(count):
             name, defines = (
                 "skinny_wgmma",
