@@ -33,7 +33,7 @@ _FEW_TOKENS = 2  # tokens up to which skinny.cu is as fast as skinny_wgmma.cu wi
 _PAIRED = 2  # the order of weights for skinny_wgmma.cu
 # Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu for int4 weights by most tokens: few rows, and many.
 _GROUP_PLANS = (
-    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1), 128: (2, 1, 1)},
+    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1), 128: (1, 2, 1)},
     {8: (2, 2, 2), 16: (2, 2, 2), 32: (4, 2, 1), 64: (4, 1, 1), 128: (2, 1, 1)},
 )
 
