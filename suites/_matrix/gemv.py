@@ -81,8 +81,8 @@ class Weights:
             raise gb.Skip(f"the kernels need a multiple of {GROUP} columns, not {cols}")
         self.kind, self.rows, self.cols = KINDS[kind], rows, cols
         self._name, self._make, self._seed, self._spread = kind, make, seed, spread
-        self.is_paired = order == _PAIRED
-        self._order = np.uint64(cols // GROUP), np.uint32(order)
+        order = order if self.kind.is_quantised else 0
+        self.is_paired, self._order = order == _PAIRED, (np.uint64(cols // GROUP), np.uint32(order))
         xp = make.xp
         if self.kind.is_quantised:
             room = -(-rows // _TILE) * _TILE * cols  # whole tiles; rows beyond the matrix have the scale 0
