@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -31,11 +32,16 @@ _LEAST_GROUPS = 10  # of 128 columns that a block multiplies, or the sums of mor
 _SHARED_BYTES = 225 * 1024  # of a compute unit of Hopper, less what a few blocks have besides
 _FEW_TOKENS = 2  # tokens up to which skinny.cu is as fast as skinny_wgmma.cu with quantised weights
 _PAIRED = 2  # the order of weights for skinny_wgmma.cu
-# Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu for int4 weights by most tokens: few rows, and many.
-_GROUP_PLANS = (
-    {8: (1, 4, 2), 16: (1, 2, 2), 32: (2, 2, 1), 64: (2, 2, 1), 128: (1, 2, 1)},
-    {8: (2, 2, 2), 16: (2, 2, 2), 32: (4, 2, 1), 64: (4, 1, 1), 128: (2, 1, 1)},
-)
+# Warpgroups, groups ahead and resident blocks of skinny_wgmma.cu that were fastest on an H200, by the bits of weights,
+# for few rows and for many, for each number of tokens.
+_WIDTHS = (8, 16, 32, 64, 128)
+_GROUP_PLANS = {
+    4: (
+        ((1, 4, 2), (1, 2, 2), (1, 2, 2), (2, 2, 1), (1, 2, 1)),
+        ((2, 2, 2), (2, 2, 2), (4, 2, 1), (4, 1, 1), (2, 1, 1)),
+    ),
+    8: (((1, 2, 2), (1, 2, 2), (1, 2, 1), (1, 2, 1), (2, 1, 1)), ((2, 1, 1),) * 5),
+}
 
 Call = Callable[[], None]
 
@@ -114,6 +120,10 @@ class Weights:
     def is_by_groups(self, tokens: int) -> bool:
         """Return whether skinny_wgmma.cu multiplies these weights by `tokens` tokens."""
         return self.is_paired and tokens > _FEW_TOKENS
+
+    def source(self, tokens: int) -> str:
+        """Return the name of the file with the kernel by which `tensor_call` multiplies."""
+        return "skinny_wgmma.cu" if self.is_by_groups(tokens) else "skinny.cu"
 
     def copy(self) -> Weights:
         """Return the same weights elsewhere in memory."""
@@ -344,11 +354,11 @@ class GroupPlan:
 
 def group_plan(kind: WeightKind, rows: int, cols: int, tokens: int, is_gated: bool = False) -> GroupPlan:
     """Return the plan of skinny_wgmma.cu that was fastest on an H200 for `rows` rows of `cols` weights."""
-    width, has_many = next(width for width in _GROUP_PLANS[False] if width >= tokens), rows >= _MANY_ROWS
-    warpgroups, ahead, resident = _GROUP_PLANS[has_many][width] if kind.bits == 4 else (2, 1, 1)
+    place = bisect.bisect_left(_WIDTHS, tokens)
+    warpgroups, ahead, resident = _GROUP_PLANS[kind.bits][rows >= _MANY_ROWS][place]
     # Two warps of a warpgroup have the gates, and copies of one warpgroup's half would not be aligned.
     warpgroups, ahead = max(warpgroups, 1 + is_gated), math.gcd(ahead, cols // GROUP)
-    single = GroupPlan(width, warpgroups, ahead, 1, resident, is_gated)
+    single = GroupPlan(_WIDTHS[place], warpgroups, ahead, 1, resident, is_gated)
     none = replace(single, depth=0).shared_bytes(kind)
     depth = (_SHARED_BYTES // resident - none) // (single.shared_bytes(kind) - none)
     return replace(single, depth=depth)
@@ -398,11 +408,6 @@ def order_of(bench: gb.Bench, tokens: int) -> int:
     matrix instructions."""
     features = bench.traits.features
     return _PAIRED if tokens > _FEW_TOKENS and "wgmma" in features else int("matrix" in features)
-
-
-def tensor_source(bench: gb.Bench, kind: WeightKind, tokens: int) -> str:
-    """Return the name of the file with the kernel by which `tensor_call` multiplies."""
-    return "skinny_wgmma.cu" if kind.is_quantised and order_of(bench, tokens) == _PAIRED else "skinny.cu"
 
 
 def _group_call(

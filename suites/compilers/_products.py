@@ -11,7 +11,7 @@ from gpubench.api import suite as gb
 
 from .._checks import in_turn
 from .._matrix.formats import PRECISIONS, MatrixProduct, Shape
-from .._matrix.gemv import GROUP, Vectors, Weights, few_tokens_task, tensor_call, tensor_source
+from .._matrix.gemv import GROUP, Vectors, Weights, few_tokens_task, tensor_call
 from .._matrix.vendor import ProductCall, vendor
 from . import _providers as providers
 from ._cases import dtype_of, in_full, runtime_of, task_of
@@ -132,7 +132,7 @@ def _product_of(bench: gb.Bench, by: str, tokens: int) -> Callable[[Weights, Vec
 
     def product_of(weights: Weights, vectors: Vectors) -> ProductCall:
         if by == "nvrtc":
-            notes = {"library": tensor_source(bench, weights.kind, tokens)}
+            notes = {"library": weights.source(tokens)}
             return ProductCall(tensor_call(bench, weights, vectors, tokens), notes)
         if by == "cupy":
             notes = {"library": f"CuPy {bench.xp.__version__}", "restored": "operation by operation, in memory"}

@@ -11,7 +11,7 @@ from gpubench.api import suite as gb
 
 from .._checks import expect_equal
 from .._matrix.formats import MatrixProduct, Shape
-from .._matrix.gemv import GROUP, KINDS, Vectors, Weights, few_tokens_task, tensor_call, tensor_source, warp_call
+from .._matrix.gemv import GROUP, KINDS, Vectors, Weights, few_tokens_task, tensor_call, warp_call
 from .._matrix.vendor import ProductCall, vendor
 from .._stream import open_stream
 from ._host import host_gemv
@@ -122,7 +122,7 @@ def few_tokens(bench: gb.Bench, path: str, kind: str, rows: int, cols: int, toke
         if path == "warp":
             return ProductCall(warp_call(bench, weights, vectors), {"library": "gemv.cu"})
         if path == "tensor":
-            notes = {"library": tensor_source(bench, weights.kind, tokens)}
+            notes = {"library": weights.source(tokens)}
             return ProductCall(tensor_call(bench, weights, vectors, tokens), notes)
         shape = Shape(tokens, rows, cols, "nt")
         return vendor(bench, MatrixProduct(weights.kind.precision, shape, vectors.x, weights.words, vectors.y))

@@ -22,7 +22,6 @@ from .._matrix.gemv import (
     compile_tensor_calls,
     order_of,
     tensor_call,
-    tensor_source,
     warp_call,
 )
 from .._matrix.vendor import WORKSPACE_BYTES, alike
@@ -155,7 +154,7 @@ class ModelWeights:
             return "the vendor's products"
         if self._is_by_half_products(tokens):
             return "half_products.cu"
-        return f"gemv.cu, {tensor_source(self.bench, KINDS[self.kind], tokens)}"
+        return f"gemv.cu, {self.head.source(tokens)}"
 
     def is_by_vendor(self, tokens: int) -> bool:
         """Return whether the vendor's library multiplies: halves by more tokens than our kernels are fast with."""
