@@ -452,7 +452,7 @@ def test_a_case_family_of_a_large_suite_costs_at_most_150_lines_of_code():
     blackwell = 160  # tcgen05, and scales of a few elements: new
     attention = 210  # of a prompt, in Gluon: 638 TFLOP/s on an H200, where the kernel in Triton had 470
     experts = 50  # grouped products in Gluon: 82 % of 4.8 TB/s with skewed loads on an H200, where Triton had 77 %
-    maps = 15  # of weights of few bits, and their plans: 64 tokens at 48 % of 4.8 TB/s on an H200, where copies had 43 %
+    maps = 15  # of weights of few bits, and plans: 64 tokens at 48 % of 4.8 TB/s on an H200, where copies had 43 %
     most = 109 * families.total() + blackwell + attention + experts + maps  # with the modules that suites share
     assert code.total() <= most
 
