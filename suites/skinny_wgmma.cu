@@ -1,6 +1,6 @@
 // Y = X·Wᵀ for up to TOKENS tokens (8, 16, 32, 64 or 128) by Hopper's warpgroup instructions (wgmma; PTX ISA 8.0,
-// "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in the order of
-// skinny.cu; X and Y are those of skinny.cu.
+// "Asynchronous Warpgroup Level Matrix Instructions"). W has int8 or int4 weights (WEIGHTS 3 or 4) in order 2 of
+// matrix_data.cu; X and Y are those of skinny.cu.
 //
 // X is the right operand, in shared memory, and the weights are the left one: tensor copies bring both to shared memory,
 // and the weights become halves in registers, scaled. A block has WARPGROUPS × 64 rows, and a further warp, which starts
