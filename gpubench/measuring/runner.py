@@ -3,6 +3,7 @@
 A crash, a hang, a broken device or an invalid message of a worker costs one result and one worker; the rest of the run
 continues. The runner does not trust a worker: its messages are limited and checked, and never executed."""
 
+import itertools
 import math
 import time
 from collections import Counter as Tally
@@ -39,6 +40,7 @@ class JobRanks:
     offered_at: dict[int, float] = field(default_factory=dict)
     messages: Tally[tuple[int, type]] = field(default_factory=Tally)
     informed_of: dict[int, set[int]] = field(default_factory=dict)  # rank → the ranks whose end it has been informed of
+    order: int = field(default_factory=itertools.count(1).__next__)  # the number that the results repeat
 
     @property
     def running(self) -> list[int]:
@@ -282,7 +284,16 @@ class Runner(AbstractContextManager["Runner"]):
             peers = devices * job.nodes  # every node has devices of the same names
             number = first_rank + rank
             order = CaseOrder(
-                job.case, target, settings.seed, number, peers, job.devices, suite, host, settings.paranoid
+                job.case,
+                target,
+                settings.seed,
+                number,
+                peers,
+                job.devices,
+                suite,
+                host,
+                settings.paranoid,
+                ranks.order,
             )
             ranks.begin(rank, time_limits.STARTING)
             self._send(ranks, rank, order)
@@ -334,10 +345,16 @@ class Runner(AbstractContextManager["Runner"]):
             self._record_crash(ranks, rank)
 
     def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
-        ranks.messages[rank, type(message)] += 1
-        most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[type(message)]
-        if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, type(message)] > most:
+        is_late = (
+            isinstance(message, RankResult) and message.order != ranks.order
+        )  # of a case before, or not the worker's
+        kind = Phase if is_late else type(message)
+        ranks.messages[rank, kind] += 1
+        most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[kind]
+        if rank in ranks.results or rank in ranks.offers or ranks.messages[rank, kind] > most:
             raise BadMessage("more messages than a case can have")
+        if is_late:
+            return
         if isinstance(message, Phase):
             ranks.begin(rank, message)
             return

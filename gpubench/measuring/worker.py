@@ -43,6 +43,7 @@ class CaseOrder:
     suite: str = ""  # the file of the case's suite, if it is not found by its name
     node_host: str = ""  # for a case on several nodes: the address by which other nodes reach this one
     is_paranoid: bool = False  # check the answer of each batch
+    number: int = 0  # of the order, which the result repeats
 
 
 class OfferedValue(bytes):
@@ -72,6 +73,7 @@ class RankResult(Strict):
     window: tuple[float, float] = (0.0, 0.0)  # monotonic seconds
     informed: tuple[int, ...] = ()
     is_changed: bool = False  # the case left processes behind, or changed the state of its process
+    order: int = 0  # the number of its CaseOrder
 
     @property
     def needs_new_worker(self) -> bool:
@@ -175,7 +177,7 @@ class Worker:
             if self._open is not None and not part.needs_new_worker:
                 self._open.release()
             is_changed = self._state not in ((), surroundings.state()) or keeper.has_descendants(self._helpers)
-            self._channel.send_encoded(_encoded_result(replace(part, is_changed=is_changed)))
+            self._channel.send_encoded(_encoded_result(replace(part, is_changed=is_changed, order=order.number)))
 
     def measure_case(self, order: CaseOrder) -> RankResult:
         """Return this rank's part of the result of a case; every error of the case becomes an outcome with a cause."""
@@ -293,10 +295,9 @@ def _encoded_result(part: RankResult) -> bytes:
     try:
         return encoded(part)
     except (TypeError, ValueError) as error:
-        reason = f"the result of the case cannot be kept: {error}"
-        return encoded(
-            RankResult("failed", "suite", boundary.text(reason), informed=part.informed, is_changed=part.is_changed)
-        )
+        reason = boundary.text(f"the result of the case cannot be kept: {error}")
+        failed = RankResult("failed", "suite", reason, is_changed=part.is_changed, order=part.order)
+        return encoded(replace(failed, informed=part.informed))
 
 
 def open_watches(device: Device) -> list[Watch]:
