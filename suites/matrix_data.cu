@@ -150,44 +150,45 @@ extern "C" __global__ void pack_nibbles(const u8* codes, u64 n, u8* out) {
 // Groups of 128 weights have a scale with which the largest weight of the group becomes MOST steps. One thread per
 // group.
 //
-// The weights lie row by row, as gemv.cu reads them, or `tiled`, as skinny.cu reads them: in tiles of 16 rows and 128
-// columns. Lane 4·g + t of a warp reads 16 bytes at a time, first of row g and then of row g + 8, and the lanes' pieces
-// lie side by side. A lane has 32 columns of a row that follow each other (int8: two times 16), or where `tiled` is 2
-// those that skinny_wgmma.cu takes from it: of each 16 columns the two from 2·t on and the two from 8 + 2·t on.
+// In `order` 0 the weights lie row by row, as gemv.cu reads them. In order 1, that of skinny.cu, they lie in tiles of 16 rows
+// and 128 columns: lane 4·g + t of a warp reads 16 bytes at a time, first of row g and then of row g + 8, and the lanes'
+// pieces lie side by side. A lane's 32 columns of a row follow each other (int8: two times 16). In order 2, that of
+// skinny_wgmma.cu, they are those that the instruction takes from a lane: of each 16 columns the two from 2·t on and the two
+// from 8 + 2·t on.
 #define GROUP 128
 
 // The indices of a group's scale, and of word number `word` of its elements.
-static __device__ __forceinline__ u64 scale_at(u64 row, u64 block, u64 blocks, u32 tiled) {
-    return tiled ? (row / 16 * blocks + block) * 16 + row % 16 : row * blocks + block;
+static __device__ __forceinline__ u64 scale_at(u64 row, u64 block, u64 blocks, u32 order) {
+    return order ? (row / 16 * blocks + block) * 16 + row % 16 : row * blocks + block;
 }
 template <int BITS>
-static __device__ __forceinline__ u64 word_at(u64 row, u64 block, u64 blocks, u32 word, u32 tiled) {
+static __device__ __forceinline__ u64 word_at(u64 row, u64 block, u64 blocks, u32 word, u32 order) {
     const u32 words = GROUP * BITS / 32, vector = word / 4, t = vector % 4, j = vector / 4;
-    if (!tiled) return (row * blocks + block) * words + word;
+    if (!order) return (row * blocks + block) * words + word;
     const u64 piece = (row / 16 * blocks + block) * (words / 8) + row % 16 / 8 * (words / 16) + j;
     return (piece * 32 + row % 8 * 4 + t) * 4 + word % 4;
 }
 // The column in its group of weight `k` of a group's word number `word`, and the opposite: the number of the weight of
 // column `column`, in which words of EACH weights are counted through.
 template <int EACH>
-static __device__ __forceinline__ u32 column_of(u32 word, u32 k, u32 tiled) {
-    if (tiled < 2) return word * EACH + k;
+static __device__ __forceinline__ u32 column_of(u32 word, u32 k, u32 order) {
+    if (order < 2) return word * EACH + k;
     const u32 i = (word / 16 * 4 + word % 4) * EACH + k;  // of the lane's 32 weights
     return i / 4 * 16 + i / 2 % 2 * 8 + word / 4 % 4 * 2 + i % 2;
 }
 template <int EACH>
-static __device__ __forceinline__ u32 number_of(u32 column, u32 tiled) {
-    if (tiled < 2) return column;
+static __device__ __forceinline__ u32 number_of(u32 column, u32 order) {
+    if (order < 2) return column;
     const u32 i = column / 16 * 4 + column / 8 % 2 * 2 + column % 2, word = i / EACH;
     return (word / 4 * 16 + column / 2 % 4 * 4 + word % 4) * EACH + i % EACH;
 }
 
 template <int BITS>
-static __device__ __forceinline__ void quantise(u32* words, unsigned short* scales, u64 groups, u64 blocks, u32 tiled,
+static __device__ __forceinline__ void quantise(u32* words, unsigned short* scales, u64 groups, u64 blocks, u32 order,
                                                 u64 seed, float spread) {
     const int most = BITS == 8 ? 127 : 7, bias = most + 1, each = 32 / BITS;
     for (u64 group = gb_thread(); group < groups; group += gb_threads()) {
-        const u64 row = group / blocks, block = group % blocks, at = scale_at(row, block, blocks, tiled);
+        const u64 row = group / blocks, block = group % blocks, at = scale_at(row, block, blocks, order);
         float greatest = 0, scale, unused;
 #pragma unroll 1
         for (int i = 0; i < GROUP; ++i)
@@ -199,12 +200,12 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
             u32 bits = 0;
 #pragma unroll 1
             for (int k = 0; k < each; ++k) {
-                const float w = spread * drawn<float>(seed, group * GROUP + column_of<each>(word, k, tiled), 0);
+                const float w = spread * drawn<float>(seed, group * GROUP + column_of<each>(word, k, order), 0);
                 const int q = (int)fminf(fmaxf(rintf(w / scale), (float)-most), (float)most) + bias;
                 const int place = BITS == 8 ? k : k / 2 + 4 * (k % 2);  // gemv.cu explains this order
                 bits |= (u32)q << (BITS * place);
             }
-            words[word_at<BITS>(row, block, blocks, word, tiled)] = bits;
+            words[word_at<BITS>(row, block, blocks, word, order)] = bits;
         }
     }
 }
@@ -213,21 +214,21 @@ static __device__ __forceinline__ void quantise(u32* words, unsigned short* scal
 // has eight weights, and stores eight bytes at once.
 template <int BITS, class F>
 static __device__ __forceinline__ void restore(const u32* words, const unsigned short* scales, u64 first, u64 n,
-                                               u64 blocks, u32 tiled, typename F::Word* out) {
+                                               u64 blocks, u32 order, typename F::Word* out) {
     const int bias = BITS == 8 ? 128 : 8, each = 32 / BITS;
     for (u64 i = gb_thread(); i < n / 8; i += gb_threads()) {
         const u64 at = first / 8 + i;
         const u32 group = (u32)(at / (GROUP / 8)), row = group / (u32)blocks, block = group % (u32)blocks;
         float scale, unused;
-        gb_halves(scales[scale_at(row, block, blocks, tiled)], scale, unused);
+        gb_halves(scales[scale_at(row, block, blocks, order)], scale, unused);
         union {
             typename F::Word values[8];
             uint2 pairs[sizeof(typename F::Word)];
         } found;
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            const u32 number = number_of<each>(at % (GROUP / 8) * 8 + e, tiled), k = number % each;
-            const u32 word = words[word_at<BITS>(row, block, blocks, number / each, tiled)];
+            const u32 number = number_of<each>(at % (GROUP / 8) * 8 + e, order), k = number % each;
+            const u32 word = words[word_at<BITS>(row, block, blocks, number / each, order)];
             const u32 place = BITS == 8 ? k : k / 2 + 4 * (k % 2);
             // exact in float, because a scale has 11 significant bits and a weight has 8
             found.values[e] = F::of(scale * ((int)(word >> (BITS * place) & ((1u << BITS) - 1)) - bias));
@@ -240,16 +241,16 @@ static __device__ __forceinline__ void restore(const u32* words, const unsigned 
 
 #define QUANTISED(BITS)                                                                                             \
     extern "C" __global__ void quantise_int##BITS(u32* words, unsigned short* scales, u64 groups, u64 blocks,        \
-                                                  u32 tiled, u64 seed, float spread) {                              \
-        quantise<BITS>(words, scales, groups, blocks, tiled, seed, spread);                                         \
+                                                  u32 order, u64 seed, float spread) {                              \
+        quantise<BITS>(words, scales, groups, blocks, order, seed, spread);                                         \
     }                                                                                                               \
     extern "C" __global__ void restore_int##BITS(const u32* words, const unsigned short* scales, u64 first, u64 n,   \
-                                                 u64 blocks, u32 tiled, double* out) {                              \
-        restore<BITS, Plain<double> >(words, scales, first, n, blocks, tiled, out);                                 \
+                                                 u64 blocks, u32 order, double* out) {                              \
+        restore<BITS, Plain<double> >(words, scales, first, n, blocks, order, out);                                 \
     }                                                                                                               \
     extern "C" __global__ void restore_int##BITS##_half(const u32* words, const unsigned short* scales, u64 first,   \
-                                                        u64 n, u64 blocks, u32 tiled, unsigned short* out) {        \
-        restore<BITS, Half>(words, scales, first, n, blocks, tiled, out);                                           \
+                                                        u64 n, u64 blocks, u32 order, unsigned short* out) {        \
+        restore<BITS, Half>(words, scales, first, n, blocks, order, out);                                           \
     }
 
 QUANTISED(8)

@@ -1,10 +1,10 @@
-// Sums of panels of rows, of products whose grid stays resident on Hopper.
+// Adds up the sums of panels of rows, for products whose grid stays resident on Hopper.
 //
-// Returns whether this block has the whole sums of a panel, the `size` units from `start` on: each of the grid's blocks takes
-// an equal part of `all` units, and where blocks share a panel, the last one adds up the sums that the others left in
-// `partial`, two places of a block for each of THREADS threads. The first block of a panel, which mostly ends last, first
-// looks whether all others have arrived, and then leaves nothing. Every sum has the same order. `arrived`, the panel's
-// counter, is 0 again afterwards.
+// Each of the grid's blocks takes an equal part of `all` units, and a panel has the `size` units from `start` on. Returns
+// whether this block now has the whole sums of the panel, to the THREADS threads that multiply. Where blocks share a panel,
+// the last one to arrive adds up the sums that the others left in `partial`, which has two places for each block. The first
+// block of a panel mostly ends last: it first looks whether all others have arrived, and then leaves nothing. The sums are
+// always added in the same order. `arrived`, the panel's counter, is 0 before and afterwards.
 template <int THREADS, int SUMS>
 static __device__ __forceinline__ bool gb_is_whole(float (&sums)[SUMS], u64 start, u32 size, u64 all, float* partial,
                                                    u32* arrived) {

@@ -74,7 +74,8 @@ static __device__ __forceinline__ void convert(u32& low, u32& high, const uint4 
 // `w` has a row of tiles of 16 rows in words of 8 bytes, and `scales` their scales. The scales are less than 2^(16 - power).
 extern "C" __global__ void __launch_bounds__(THREADS + 32, RESIDENT)
     skinny_wgmma(const __grid_constant__ GbTensorMap w, const __grid_constant__ GbTensorMap scales,
-                 const __grid_constant__ GbTensorMap x, u16* y, u32 rows, u32 cols, u32 tokens, u32 power, float* partial, u32* arrived) {
+                 const __grid_constant__ GbTensorMap x, u16* y, u32 rows, u32 cols, u32 tokens, u32 power, float* partial,
+                 u32* arrived) {
     extern __shared__ u8 memory[];
     __shared__ u64 full[DEPTH], empty[DEPTH];
     u8* const stages = memory + (0u - gb_shared_address(memory)) % 1024;  // of X

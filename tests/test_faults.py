@@ -55,13 +55,13 @@ MORE = {
     "error of control characters": ("failed", "error", "RuntimeError: a"),
     "double fork": ("ok", "", ""),
     "part of no record": ("ok", "", ""),
-    "two parts": ("ok", "", ""),
 }
 EACH_CLASS = {
     "result of 32 MB": ("failed", "suite", "the result of the case cannot be kept: 30."),
     "SystemExit(0)": ("failed", "crash", "rank 0: the worker ended: exit status 0"),
     "pickle that runs a command": ("failed", "message", "rank 0: the worker sent bytes that are no message"),
     "keeper killed": ("failed", "crash", "rank 0: the worker ended: killed by SIGKILL"),
+    "two parts": ("ok", "", ""),
 }
 
 

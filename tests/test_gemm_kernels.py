@@ -48,12 +48,12 @@ def widen(dtype, array, rows=1, cols=None, strides=None, lines=None):
     return out
 
 
-def quantised(bits, rows, cols, tiled=0):
+def quantised(bits, rows, cols, order=0):
     """Return weights and scales as a kernel takes them, and as doubles; rows fill whole tiles."""
-    room, exact, order = -(-rows // 16) * 16 * cols, np.zeros(rows * cols), (np.uint64(cols // 128), np.uint32(tiled))
+    room, exact, place = -(-rows // 16) * 16 * cols, np.zeros(rows * cols), (np.uint64(cols // 128), np.uint32(order))
     words, scales = np.zeros(room * bits // 32, "uint32"), np.zeros(room // 128, "uint16")
-    run(f"quantise_int{bits}", words, scales, np.uint64(rows * cols // 128), *order, np.uint64(5), np.float32(0.5))
-    run(f"restore_int{bits}", words, scales, np.uint64(0), np.uint64(exact.size), *order, exact)
+    run(f"quantise_int{bits}", words, scales, np.uint64(rows * cols // 128), *place, np.uint64(5), np.float32(0.5))
+    run(f"restore_int{bits}", words, scales, np.uint64(0), np.uint64(exact.size), *place, exact)
     return words, scales, exact
 
 
@@ -145,13 +145,13 @@ def test_the_scale_of_a_group_of_weights_is_that_of_its_largest_weight(bits, mos
         np.testing.assert_array_equal(quantised(bits, 16, 1280, order)[2], exact)
 
 
-def operands(kind, tokens, tiled=False, rows=ROWS):
+def operands(kind, tokens, order=0, rows=ROWS):
     """Return weights, scales and activations as the kernels take them, and both as doubles."""
     vectors = {"int8": "float16", "int4": "float16"}.get(kind, kind)
     x = filled(vectors, tokens * COLS, seed=3)
     wide_x = widen(vectors, x, tokens, COLS)
     if kind in ("int8", "int4"):
-        words, scales, exact = quantised(int(kind[3:]), rows, COLS, tiled)
+        words, scales, exact = quantised(int(kind[3:]), rows, COLS, order)
         return words, scales, x, exact.reshape(rows, COLS), wide_x
     w = filled(kind, rows * COLS, seed=4)
     return w, np.zeros(1, "uint16"), x, widen(kind, w, rows, COLS), wide_x
@@ -224,9 +224,9 @@ def gated(products):
     return gates / (1 + np.exp(-gates)) * ups
 
 
-def gated_operands(kind, tokens, tiled):
+def gated_operands(kind, tokens, order):
     """Return operands whose products are about one, so that gates are neither open nor shut."""
-    w, scales, _, wide_w, wide_x = operands(kind, tokens, tiled, 2 * GATED_ROWS)
+    w, scales, _, wide_w, wide_x = operands(kind, tokens, order, 2 * GATED_ROWS)
     small = (wide_x / 32).astype("float16")
     return w, scales, small.view("uint16").ravel(), wide_w, small.astype(float)
 
@@ -234,7 +234,7 @@ def gated_operands(kind, tokens, tiled):
 @needs_compiler
 @pytest.mark.parametrize("kind", ["float16", pytest.param("int4", marks=pytest.mark.slow)])
 def test_a_gated_product_applies_each_row_as_the_gate_of_one_in_the_second_half(kind):
-    w, scales, x, wide_w, wide_x = gated_operands(kind, 1, tiled=False)
+    w, scales, x, wide_w, wide_x = gated_operands(kind, 1, order=0)
     y = np.full(GATED_ROWS, 0xFFFF, "uint16")
     kernel = _grid.kernel("gemv.cu", "gemv", WEIGHTS=WEIGHTS[kind], TEAM=64, SHARE=4, AHEAD=2, GATED=1)
     kernel((-(-GATED_ROWS // 8),), (256,), (w, scales, x, y, np.uint32(GATED_ROWS), np.uint32(COLS)))
@@ -247,7 +247,7 @@ def test_a_gated_product_applies_each_row_as_the_gate_of_one_in_the_second_half(
 @pytest.mark.parametrize(("kind", "splits", "tokens"), [("float16", 3, 13), ("int4", 1, 1), ("int4", 3, 1)])
 def test_a_gated_product_by_matrix_instructions_is_the_same(kind, splits, tokens, warp):
     tiles = -(-tokens // (warp // 4))
-    w, scales, x, wide_w, wide_x = gated_operands(kind, tokens, tiled=True)
+    w, scales, x, wide_w, wide_x = gated_operands(kind, tokens, order=1)
     y = np.full(tokens * GATED_ROWS, 0xFFFF, "uint16")
     sizes = {"TILES": tiles, "PANELS": 4, "DOWN": 2, "ACROSS": 2 if tiles == 1 else 1, "AHEAD": 2, "WARP": warp}
     kernel = _grid.kernel("skinny.cu", "skinny", WEIGHTS=WEIGHTS[kind], GATED=1, **sizes)

@@ -437,7 +437,7 @@ def line_counts(path: Path) -> Counter[str]:
 def test_no_total_of_the_shipped_code_grows():
     """The goals of the house are 76 000 lines, 7 % of imports and 0.2 docstrings per line of code."""
     total = sum(map(line_counts, SHIPPED), Counter())
-    most = {"lines": 87_305, "imports": 0.082 * total["code"], "docstrings": 0.19 * total["code"]}
+    most = {"lines": 87_304, "imports": 0.082 * total["code"], "docstrings": 0.19 * total["code"]}
     assert {kind: total[kind] for kind, limit in most.items() if total[kind] > limit} == {}
 
 

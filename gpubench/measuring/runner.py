@@ -345,9 +345,8 @@ class Runner(AbstractContextManager["Runner"]):
             self._record_crash(ranks, rank)
 
     def _take_message(self, ranks: JobRanks, rank: int, message: RankResult | OfferedValue | Phase) -> None:
-        is_late = (
-            isinstance(message, RankResult) and message.order != ranks.order
-        )  # of a case before, or not the worker's
+        # A result of the case before, or a forged one, counts like a phase and changes nothing.
+        is_late = isinstance(message, RankResult) and message.order != ranks.order
         kind = Phase if is_late else type(message)
         ranks.messages[rank, kind] += 1
         most = {RankResult: 1, Phase: _MOST_PHASES, OfferedValue: _MOST_OFFERS if ranks.world > 1 else 0}[kind]

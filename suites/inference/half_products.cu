@@ -4,8 +4,7 @@
 // come before the launch before has ended.
 //
 // The grid stays resident: each block takes an equal part of the stages of all panels, panel after panel (gb_is_whole). With
-// more than half of the shared memory, no two blocks
-// of an early launch meet on a compute unit while another is idle.
+// more than half of the shared memory, no two blocks of an early launch meet on a compute unit while another is idle.
 #if !GB_HIP && (defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC_RTC__))
 #include "panels.cuh"
 #define CONSUMERS 256                      // threads that multiply
